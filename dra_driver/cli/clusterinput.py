@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import Progress
 from dra_driver.neuron.names import DEVICES_VIEWER_ROLE, VIEWER_ROLE
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.errors import UsageError, blaming_usage
 from dra_driver.util.text import first_of
 
 if TYPE_CHECKING:
@@ -68,20 +68,18 @@ def asking(args: argparse.Namespace) -> Iterator[Transport]:
     from dra_driver.kube.api.client import READ_TIMEOUT, Transport
     from dra_driver.kube.api.errors import ApiError
 
-    try:
-        timeout = args.request_timeout or READ_TIMEOUT
+    timeout = args.request_timeout or READ_TIMEOUT
+    with blaming_usage():
         transport = Transport.from_kubeconfig(args.kubeconfig, args.context, user=args.as_user or "", timeout=timeout)
         try:
             yield transport
-        finally:
-            transport.close()
-    except UsageError:
-        raise
-    except DriverError as error:
-        if isinstance(error, ApiError) and error.status == 403:
+        except ApiError as error:
+            if error.status != 403:
+                raise
             # The error's own remedy is that of the driver's service account.
             raise UsageError(error.what, remedy=f"the ClusterRole {VIEWER_ROLE} allows it") from error
-        raise UsageError(str(error)) from error
+        finally:
+            transport.close()
 
 
 def namespace(args: argparse.Namespace) -> str:
@@ -95,10 +93,8 @@ def namespace(args: argparse.Namespace) -> str:
         return "default"
     from dra_driver.kube.api.client import context_namespace
 
-    try:
+    with blaming_usage():
         return context_namespace(args.kubeconfig, args.context)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
 
 
 def read_cluster(args: argparse.Namespace) -> tuple[Manifests, str]:
@@ -369,7 +365,7 @@ def emulated_nodes(args: argparse.Namespace) -> Manifests:
     """The nodes of ``--instance-type``; raises UsageError if they cannot be emulated."""
     from dra_driver.simulator.emulated_nodes import emulated, provisioned
 
-    try:
+    with blaming_usage():
         nodes = emulated(
             [_node(text) for text in args.instance_type],
             ultraservers=args.emulated_ultraservers,
@@ -377,8 +373,6 @@ def emulated_nodes(args: argparse.Namespace) -> Manifests:
             driver_version=args.emulated_driver_version,
             extended_resources=args.extended_resources,
         )
-    except DriverError as error:
-        raise UsageError(str(error)) from error
     return provisioned(nodes, dict(_label(text) for text in args.node_label))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
 
 from dra_driver.cli import vocabulary
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.errors import UsageError, blaming_usage
 from dra_driver.util.options import Option, Served, T, Table, read_table, settings_of
 from dra_driver.util.watchdog import LOOK_SECONDS, Watchdog
 
@@ -145,10 +145,8 @@ def transport(kubeconfig: str, place: str = "here") -> Transport:
 
     if not kubeconfig:
         return Transport.in_cluster(place=place)
-    try:
+    with blaming_usage():
         return Transport.from_kubeconfig(kubeconfig, place=place)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
 
 
 @contextmanager
@@ -184,7 +182,7 @@ def emulated_host(emulation: Emulation, node_name: str, ultraservers: str = "") 
     from dra_driver.neuron.emulation.ultraservers import Servers, node_number
     from dra_driver.neuron.topology.instance_types import resolve_emulation
 
-    try:
+    with blaming_usage():
         kind = resolve_emulation(emulation.instance_type)
         options = EmulationOptions(driver_version=emulation.driver_version)
         if ultraservers:
@@ -192,8 +190,6 @@ def emulated_host(emulation: Emulation, node_name: str, ultraservers: str = "") 
         host = EmulatedHost(emulation.root or Path(), kind, options)
         # A file of faults from before holds what was edited since; an option holds what was meant before that.
         host.write(host.parse(emulation.faults.split()), keep_file=True, counters=False)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
     return host
 
 

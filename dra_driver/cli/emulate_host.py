@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import say
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.errors import UsageError, blaming_usage
 
 if TYPE_CHECKING:
     from dra_driver.neuron.emulation.writer import EmulationOptions
@@ -111,12 +111,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.from_report is not None:
         return _from_report(args)
-    try:
+    with blaming_usage():
         kind = resolve_emulation(args.instance_type)
         emulated = EmulatedHost(args.directory, kind, _placed(kind, args, options(args)))
         emulated.write(emulated.parse(args.fault))
-    except DriverError as error:
-        raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
     host = discover(args.directory)
     print(f"{args.directory}: an emulated {host.instance_type} with {len(host.devices)} of {kind.devices} devices,")
     print(f"kernel driver {host.driver_version}{_nodes(args.directory)}")

@@ -84,32 +84,29 @@ def run(args: argparse.Namespace) -> int:
     if target is not None and workloads:
         _show(workloads, Manifests(), "", args.output)
         return 1
+    if target is not None and alone is not None and alone.ended:
+        _show([_by_itself(target, alone)], Manifests(), "", args.output)
+        return 1 if alone.findings else 0
     try:
-        if target is not None and alone is not None and alone.ended:
-            _show([_by_itself(target, alone)], Manifests(), "", args.output)
-            return 1 if alone.findings else 0
-        try:
-            given = read_input(args, files, named=target is not None)
-        except UsageError as error:
-            if target is None or alone is None or not alone.findings:
-                raise
-            # What the cluster says of the pod is more than what is worked out, and this user may read it.
-            vocabulary.warn(str(error))
-            _show([_by_itself(target, alone)], Manifests(), "", args.output)
-            return 1
-        with Progress("explaining", "pods") as progress:
-            found = list(
-                explanations(
-                    given.manifests,
-                    given.kubernetes,
-                    target=target,
-                    server=given.server,
-                    progress=progress,
-                    deadline=SearchTime().begin,
-                )
+        given = read_input(args, files, named=target is not None)
+    except UsageError as error:
+        if target is None or alone is None or not alone.findings or isinstance(error, ManifestError):
+            raise
+        # What the cluster says of the pod is more than what is worked out, and this user may read it.
+        vocabulary.warn(str(error))
+        _show([_by_itself(target, alone)], Manifests(), "", args.output)
+        return 1
+    with Progress("explaining", "pods") as progress:
+        found = list(
+            explanations(
+                given.manifests,
+                given.kubernetes,
+                target=target,
+                server=given.server,
+                progress=progress,
+                deadline=SearchTime().begin,
             )
-    except ManifestError as error:
-        raise UsageError(str(error)) from error
+        )
     if not found and not workloads:
         beside = beside_nothing(given.manifests.not_considered)
         raise UsageError(f"nothing waits for devices{beside}", remedy="give the YAML of pods or claims as FILE")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dra_driver.cli import vocabulary
 from dra_driver.neuron.names import DRIVER_NAME
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.errors import DriverError, UsageError, blaming_usage
 
 if TYPE_CHECKING:
     from dra_driver.neuron.health.faults import NodeHealth
@@ -59,10 +59,8 @@ def read_host(args: argparse.Namespace) -> NodeInventory:
     from dra_driver.neuron.emulation.writer import EmulationOptions, write_host
     from dra_driver.neuron.topology.instance_types import resolve_emulation
 
-    try:
+    with blaming_usage():
         instance_type = resolve_emulation(args.instance_type)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
     with tempfile.TemporaryDirectory(prefix="dra-driver-") as directory:
         root = Path(directory) / "host"
         write_host(root, instance_type, EmulationOptions())

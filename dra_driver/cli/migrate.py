@@ -75,23 +75,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the objects; warnings go to standard error."""
     from dra_driver.legacy.migration import Wishes, migrate, unchanged
-    from dra_driver.simulator.manifests import ManifestError
 
     files = vocabulary.files(args)
     if not files and not args.extended_resources:
         raise UsageError("FILE is missing", remedy="give the file that has the pods, or - for standard input")
     nodes = _nodes(args)
     sources = [(name, read_text(name)) for name in files]
-    try:
-        if args.extended_resources:
-            found = unchanged(sources, nodes)
-            _tell([*found.warnings, *found.impossible, _ABOUT_CLASSES])
-            _note([_unchanged(name, count) for name, count in found.objects.items() if count or not found.impossible])
-            _print(found.classes, args.output)
-            return 1 if found.impossible else 0
-        migration = migrate(sources, nodes, Wishes(groups=args.groups, efa=args.efa))
-    except ManifestError as error:
-        raise UsageError(str(error)) from error
+    if args.extended_resources:
+        found = unchanged(sources, nodes)
+        _tell([*found.warnings, *found.impossible, _ABOUT_CLASSES])
+        _note([_unchanged(name, count) for name, count in found.objects.items() if count or not found.impossible])
+        _print(found.classes, args.output)
+        return 1 if found.impossible else 0
+    migration = migrate(sources, nodes, Wishes(groups=args.groups, efa=args.efa))
     notes = [f"{name}: its comments are lost" for name, text in sources if _COMMENT.search(text)]
     if not migration.changed and not migration.left:
         notes.append("nothing requests Neuron resources with limits: the objects are printed as they are")

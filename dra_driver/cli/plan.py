@@ -206,33 +206,30 @@ def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[Pod], Counter
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
     from dra_driver.kube.documents import documents, items_of
     from dra_driver.kube.objects.resource import GROUP
-    from dra_driver.simulator.manifests import NAMESPACE, ManifestError
+    from dra_driver.simulator.manifests import NAMESPACE
     from dra_driver.simulator.manifests.fields import KINDS
     from dra_driver.simulator.manifests.read import read_object
 
     claims: list[ResourceClaim] = []
     pods: list[Pod] = []
     others: Counter[str] = Counter()
-    try:
-        texts = ((name, read_text(name, MAX_MANIFEST_BYTES)) for name in files)
-        found = (
-            item
-            for name, text in texts
-            for origin, document in documents(name, text)
-            for item in items_of(document, origin)
-        )
-        for value, origin in found:
-            name = str(value.get("kind"))[:60]
-            kind = KINDS.get((GROUP if name == "ResourceClaim" else "", name))
-            if kind is None or name not in ("ResourceClaim", "Pod"):
-                others[name] += 1
-                continue
-            item, _ = read_object(value, kind, origin)
-            namespace = item.metadata.namespace or NAMESPACE
-            item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, namespace=namespace))
-            (pods if name == "Pod" else claims).append(item)
-    except ManifestError as error:
-        raise UsageError(str(error)) from error
+    texts = ((name, read_text(name, MAX_MANIFEST_BYTES)) for name in files)
+    found = (
+        item
+        for name, text in texts
+        for origin, document in documents(name, text)
+        for item in items_of(document, origin)
+    )
+    for value, origin in found:
+        name = str(value.get("kind"))[:60]
+        kind = KINDS.get((GROUP if name == "ResourceClaim" else "", name))
+        if kind is None or name not in ("ResourceClaim", "Pod"):
+            others[name] += 1
+            continue
+        item, _ = read_object(value, kind, origin)
+        namespace = item.metadata.namespace or NAMESPACE
+        item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, namespace=namespace))
+        (pods if name == "Pod" else claims).append(item)
     if not claims:
         raise UsageError(
             f"{', '.join(files) or 'no file'}: there is no ResourceClaim",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.cli import vocabulary
-from dra_driver.util.errors import UsageError
+from dra_driver.util.errors import UsageError, blaming_usage
 from dra_driver.util.text import lines_to_print
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def run(args: argparse.Namespace) -> int:
 
     from dra_driver.ultraserver.rendezvous.environment import group_domain, hello, own_membership
     from dra_driver.ultraserver.rendezvous.leader import lead, listen
-    from dra_driver.ultraserver.rendezvous.members import GroupError
     from dra_driver.ultraserver.rendezvous.names import GroupNames
     from dra_driver.ultraserver.rendezvous.worker import follow
 
@@ -89,12 +88,10 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     if not (0 < args.port < 65536 and 0 < args.timeout <= MAX_SECONDS):
         raise UsageError(f"--port must be 1-65535, --timeout up to {MAX_SECONDS:g} s, not {args.port}, {args.timeout}")
-    try:
+    with blaming_usage():
         given = {"LWS_LEADER_ADDRESS": args.leader_address} if args.leader_address else {}
         membership = own_membership({**os.environ, **given})
         own = hello(membership, args.host or _host(membership, args.port))
-    except GroupError as error:
-        raise UsageError(str(error)) from error
 
     def keep(table: RankTable) -> None:
         _keep(args.env_file, table, own)

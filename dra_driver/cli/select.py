@@ -206,12 +206,9 @@ def _of_cluster(args: argparse.Namespace) -> DeviceSelection:
 def _of_files(files: Sequence[str]) -> DeviceSelection:
     """Read files, which may contain other objects too; raises UsageError with the place and the reason."""
     from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
-    from dra_driver.simulator.manifests import ManifestError, read_manifests
+    from dra_driver.simulator.manifests import read_manifests
 
-    try:
-        found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files], in_cluster=True)
-    except ManifestError as error:
-        raise UsageError(str(error)) from error
+    found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files], in_cluster=True)
     if not found.slices:
         raise UsageError(
             f"{', '.join(files)}: there is no ResourceSlice in it",

@@ -49,15 +49,11 @@ def run(args: argparse.Namespace) -> int:
     """Place everything and print the result; returns 1 if something has to wait, or a driver would refuse it."""
     from dra_driver.cli.searchtime import SearchTime
     from dra_driver.cli.simulateoutput import show
-    from dra_driver.simulator.manifests import ManifestError
     from dra_driver.simulator.placement import simulate
 
-    try:
-        given = read_input(args, vocabulary.files(args))
-        with Progress("placing", "pods") as progress:
-            simulation = simulate(given.manifests, given.kubernetes, progress, SearchTime().begin)
-    except ManifestError as error:
-        raise UsageError(str(error)) from error
+    given = read_input(args, vocabulary.files(args))
+    with Progress("placing", "pods") as progress:
+        simulation = simulate(given.manifests, given.kubernetes, progress, SearchTime().begin)
     _refuse_nothing(simulation, given.manifests)
     found = show(given, simulation, args.output)
     return 0 if found.summary.result == "placed" else 1

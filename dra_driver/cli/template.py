@@ -25,7 +25,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPE_LABEL
 from dra_driver.util.envelope import envelope, object_list
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.errors import DriverError, UsageError, blaming_usage
 from dra_driver.util.text import quoted
 
 if TYPE_CHECKING:
@@ -176,10 +176,8 @@ def node_template(
 
     from dra_driver.simulator.emulated_nodes import emulated
 
-    try:
+    with blaming_usage():
         made = emulated([(instance_type, 1)], partitions=partitions, driver_version=driver_version)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
     node = msgspec.to_builtins(made.nodes[0])
     labels = node["metadata"]["labels"]
     name = labels[INSTANCE_TYPE_LABEL]

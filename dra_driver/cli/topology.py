@@ -14,7 +14,7 @@ from dra_driver.cli import vocabulary
 from dra_driver.cli.terminal import print_object, say, show
 from dra_driver.neuron.names import DRIVER_NAME, GROUP_ATTRIBUTE_DOMAIN, is_own_pool
 from dra_driver.util.envelope import envelope
-from dra_driver.util.errors import DriverError, UsageError
+from dra_driver.util.errors import UsageError, blaming_usage
 from dra_driver.util.text import first_of, shorten
 
 if TYPE_CHECKING:
@@ -89,12 +89,10 @@ def run(args: argparse.Namespace) -> int:
     from dra_driver.neuron.topology.instance_types import of_family, resolve
 
     asked = parse_asked(args.devices, args.partitions)
-    try:
+    with blaming_usage():
         drawn = _drawn(args)
         instance_type = of_family(drawn.type) or resolve(drawn.type)
         view = _view(asked, drawn, instance_type)
-    except DriverError as error:
-        raise UsageError(str(error)) from error
     if args.output == "svg":
         print(svg(instance_type, view.outlined, view.sick), end="")
     elif args.output not in ("text", "wide"):

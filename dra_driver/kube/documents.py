@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from dra_driver.kube import scalars
-from dra_driver.util.errors import DriverError
+from dra_driver.util.errors import UsageError
 from dra_driver.util.text import escaped
 
 Path = Sequence[str | int]
@@ -309,5 +309,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-class ManifestError(DriverError):
+class ManifestError(UsageError):
     """Invalid input; the message begins with file, line and object, as far as they are known."""

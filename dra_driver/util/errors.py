@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DriverError(Exception):
     """An error whose text is meant for the log, for kubelet (and thus the pod's event) and for standard error.
@@ -24,3 +27,14 @@ class DriverError(Exception):
 
 class UsageError(DriverError):
     """What the user gave cannot be used (arguments, files, types): exit status 2."""
+
+
+@contextmanager
+def blaming_usage() -> Iterator[None]:
+    """Whatever goes wrong within the block is due to what the user gave: errors become ``UsageError``."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except DriverError as error:
+        raise UsageError(str(error)) from error
