@@ -123,7 +123,6 @@ def _evidence(
     Of the node of a pod that is named, a few small requests are made, however large the cluster is.
     """
     from dra_driver.kube.api.errors import ApiError, DecodeError
-    from dra_driver.operations.overview.objects import Surroundings
     from dra_driver.operations.overview.pods import evidence
     from dra_driver.operations.overview.reading import around, listed, readable, workloads_without_pods
     from dra_driver.operations.overview.view import view
@@ -155,8 +154,7 @@ def _evidence(
                 ]
             return {}, lacking  # which pods there are follows below, and what the user may not read
     rows = {row.name: row for row in view(cluster).nodes}
-    surroundings = Surroundings.of(cluster)
-    return {pod.metadata.key: evidence(pod, surroundings, rows.get(pod.node), now) for pod in pods}, lacking
+    return {pod.metadata.key: evidence(pod, cluster, rows.get(pod.node), now) for pod in pods}, lacking
 
 
 def _of_workload(item: Podless) -> Explanation:

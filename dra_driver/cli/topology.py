@@ -336,10 +336,9 @@ def _for_pods(claim: ResourceClaim) -> str:
 
 def _held(claim: ResourceClaim, pools: Collection[str]) -> list[str]:
     """The devices of these pools that the claim has, without those that it only looks at."""
-    allocation = claim.status.allocation
     return [
         result.device
-        for result in (allocation.devices.results if allocation is not None else ())
+        for result in claim.status.results
         if result.driver == DRIVER_NAME and result.pool in pools and not result.admin_access
     ]
 

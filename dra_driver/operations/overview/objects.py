@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -243,10 +243,10 @@ class Claim(PartialResourceClaim, frozen=True):
     @property
     def held(self) -> tuple[tuple[str, str], ...]:
         """Pool and name of this driver's devices that it has, without those that it only looks at (admin access)."""
-        allocation = self.status.allocation
-        results = allocation.devices.results if allocation is not None else ()
         return tuple(
-            (entry.pool, entry.device) for entry in results if entry.driver == DRIVER_NAME and not entry.admin_access
+            (entry.pool, entry.device)
+            for entry in self.status.results
+            if entry.driver == DRIVER_NAME and not entry.admin_access
         )
 
     @property
@@ -452,9 +452,9 @@ TEMPLATES: Final = codec.AS_SENT["ResourceClaimTemplate"]
 EVENTS: Final = _kept(codec.EVENTS, PodEvent, _event, _Event)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterView:
-    """The objects of a cluster, in any order."""
+    """The objects of a cluster, in any order, and what they are looked up by."""
 
     nodes: Sequence[Node] = ()
     slices: Sequence[Slice] = ()
@@ -478,74 +478,70 @@ class ClusterView:
     templates: Collection[str] | None = None
     """Names of the ResourceClaimTemplates in the namespace of the pod in question; None: not known."""
 
+    @cached_property
+    def pods_by_key(self) -> Mapping[tuple[str, str], Pod]:
+        """By namespace and name."""
+        return {pod.metadata.key: pod for pod in self.pods}
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The objects of a cluster by what they are looked up by."""
+    @cached_property
+    def claims_by_key(self) -> Mapping[tuple[str, str], Claim]:
+        """By namespace and name."""
+        return {claim.metadata.key: claim for claim in self.claims}
 
-    pods: Mapping[tuple[str, str], Pod]
-    """By namespace and name."""
-    claims: Mapping[tuple[str, str], Claim]
-    """By namespace and name."""
-    with_claims: bool
-    """As of ``ClusterView``."""
-    events: Mapping[tuple[str, str], Sequence[PodEvent]]
-    """Warnings by namespace and UID of their pod or DaemonSet, the last one last: tenants name any UID in theirs."""
-    nodes: Mapping[str, Node]
-    groups: Mapping[tuple[str, str], Sequence[Pod]]
-    """Pods of LeaderWorkerSets by namespace and key of their group."""
-    templates: Collection[str] | None = None
-    """As of ``ClusterView``."""
-    members: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    """Names of pods on nodes by namespace and name of the claim that they have of their PodGroup."""
+    @cached_property
+    def nodes_by_name(self) -> Mapping[str, Node]:
+        """Each once."""
+        return {node.metadata.name: node for node in self.nodes}
 
-    @classmethod
-    def of(cls, cluster: ClusterView) -> Surroundings:
-        """From the objects of a cluster."""
-        events: dict[tuple[str, str], list[PodEvent]] = defaultdict(list)
-        for item in sorted(cluster.events, key=lambda item: item.last):
-            if item.uid:
-                events[item.metadata.namespace, item.uid].append(item)
+    @cached_property
+    def groups(self) -> Mapping[tuple[str, str], Sequence[Pod]]:
+        """Pods of LeaderWorkerSets by namespace and key of their group."""
         groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
-        for pod in (*cluster.pods, *cluster.group):
+        for pod in (*self.pods, *self.group):
             if pod.group[0]:
                 groups[pod.metadata.namespace, pod.group[0]].append(pod)
-        members: dict[tuple[str, str], list[str]] = {item.metadata.key: [] for item in cluster.claims if item.of_group}
-        for pod in cluster.pods if members else ():
+        return groups
+
+    @cached_property
+    def _warnings(self) -> Mapping[tuple[str, str], Sequence[PodEvent]]:
+        """By namespace and UID of their pod or DaemonSet, the last one last: tenants name any UID in theirs."""
+        events: dict[tuple[str, str], list[PodEvent]] = defaultdict(list)
+        for item in sorted(self.events, key=lambda item: item.last):
+            if item.uid:
+                events[item.metadata.namespace, item.uid].append(item)
+        return events
+
+    @cached_property
+    def _members(self) -> Mapping[tuple[str, str], Sequence[str]]:
+        """Names of pods on nodes by namespace and name of the claim that they have of their PodGroup."""
+        members: dict[tuple[str, str], list[str]] = {item.metadata.key: [] for item in self.claims if item.of_group}
+        for pod in self.pods if members else ():
             for name in pod.claims if pod.node and pod.phase not in ENDED else ():
                 members.get((pod.metadata.namespace, name), []).append(pod.metadata.name)
-        return cls(
-            {pod.metadata.key: pod for pod in cluster.pods},
-            {claim.metadata.key: claim for claim in cluster.claims},
-            cluster.with_claims,
-            events,
-            {node.metadata.name: node for node in cluster.nodes},
-            groups,
-            cluster.templates,
-            members,
-        )
+        return members
 
     def own(self, pod: Pod) -> list[Claim]:
         """The pod's claims, as far as they exist."""
-        found = (self.claims.get((pod.metadata.namespace, name)) for name in pod.claims)
+        found = (self.claims_by_key.get((pod.metadata.namespace, name)) for name in pod.claims)
         return [claim for claim in found if claim is not None]
 
     def gone(self, pod: Pod) -> list[str]:
         """Names of the pod's claims that do not exist."""
-        return [name for name in pod.claims if self.with_claims and (pod.metadata.namespace, name) not in self.claims]
+        names = pod.claims if self.with_claims else ()
+        return [name for name in names if (pod.metadata.namespace, name) not in self.claims_by_key]
 
     def users(self, claim: Claim) -> list[str]:
         """Names of the pods that have the claim; not of one that has no more than the name of one that is gone."""
         namespace = claim.metadata.namespace
-        named = [(user, self.pods.get((namespace, user.name))) for user in claim.pods]
+        named = [(user, self.pods_by_key.get((namespace, user.name))) for user in claim.pods]
         own = [user.name for user, pod in named if pod is None or pod.metadata.uid == user.uid]
-        return [*own, *sorted(self.members.get(claim.metadata.key, ()))]
+        return [*own, *sorted(self._members.get(claim.metadata.key, ()))]
 
     def refusal(self, of: ObjectMeta) -> str:
         """The last warning about a DaemonSet; "": there is none."""
-        return next((f"{item.text} ({item.last})" for item in self.events.get((of.namespace, of.uid), ())[::-1]), "")
+        return next((f"{item.text} ({item.last})" for item in self._warnings.get((of.namespace, of.uid), ())[::-1]), "")
 
     def last(self, pod: Pod, reasons: Collection[str]) -> PodEvent | None:
         """The last warning about a pod with one of these reasons."""
-        of_pod = self.events.get((pod.metadata.namespace, pod.metadata.uid), ())
+        of_pod = self._warnings.get((pod.metadata.namespace, pod.metadata.uid), ())
         return next((item for item in reversed(of_pod) if item.reason in reasons), None)

@@ -17,7 +17,7 @@ from dra_driver.neuron.device_status import READY
 from dra_driver.neuron.health.faults import REMEDIES
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.operations.overview.findings import RETRY_SECONDS, Finding, Who, finding, row_of
-from dra_driver.operations.overview.objects import CREATE, ENDED, PREPARE, Claim, Pod, PodEvent, Surroundings
+from dra_driver.operations.overview.objects import CREATE, ENDED, PREPARE, Claim, ClusterView, Pod, PodEvent
 from dra_driver.operations.overview.rows import NodeRow
 from dra_driver.operations.overview.uses import repeated
 from dra_driver.util.text import first_of, one_line
@@ -44,7 +44,7 @@ class PodEvidence:
 # Pods without a node
 
 
-def pending(pod: Pod, around: Surroundings) -> Finding:
+def pending(pod: Pod, around: ClusterView) -> Finding:
     """Why a pod without a node has none yet."""
     namespace = pod.metadata.namespace
     if pod.ending:
@@ -93,7 +93,7 @@ def by_pattern(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
     return next((name for name, pattern in patterns.items() if pattern.search(text)), "")
 
 
-def _unmade(pod: Pod, around: Surroundings) -> Finding:
+def _unmade(pod: Pod, around: ClusterView) -> Finding:
     """Why no claim is created from a template."""
     namespace, templates = pod.metadata.namespace, around.templates
     missing = [name for name in pod.templates if templates is not None and name not in templates]
@@ -143,7 +143,7 @@ def node_not_ready(node: PartialNode) -> Finding | None:
     return finding("NodeNotReady", text, since=ready.last_transition_time or "", node=node.metadata.name)
 
 
-def lost_claims(pod: Pod, around: Surroundings) -> Finding | None:
+def lost_claims(pod: Pod, around: ClusterView) -> Finding | None:
     """Of a pod on a node whose claims are gone, while the node's driver goes on holding its devices for it."""
     gone = around.gone(pod)
     if not gone or not pod.node or pod.phase in ENDED:
@@ -153,7 +153,7 @@ def lost_claims(pod: Pod, around: Surroundings) -> Finding | None:
     return finding("ClaimGone", text)
 
 
-def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) -> PodEvidence:
+def evidence(pod: Pod, around: ClusterView, row: NodeRow | None, now: float) -> PodEvidence:
     """What the cluster says of a pod.
 
     Args:
@@ -183,9 +183,9 @@ def evidence(pod: Pod, around: Surroundings, row: NodeRow | None, now: float) ->
     return PodEvidence(text, tuple(dict.fromkeys(_on_node(pod, around, row))))
 
 
-def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Finding]:
+def _on_node(pod: Pod, around: ClusterView, row: NodeRow | None) -> Iterator[Finding]:
     unserved = row.serving.finding if row is not None else None
-    node = around.nodes.get(pod.node)
+    node = around.nodes_by_name.get(pod.node)
     not_ready = node_not_ready(node) if node is not None else None
     if not_ready is not None:
         yield not_ready
@@ -204,7 +204,7 @@ def _on_node(pod: Pod, around: Surroundings, row: NodeRow | None) -> Iterator[Fi
         yield from _sick(pod, row)
 
 
-def _incomplete(pod: Pod, around: Surroundings) -> Iterator[Finding]:
+def _incomplete(pod: Pod, around: ClusterView) -> Iterator[Finding]:
     """Of a pod that runs, while others of its group do not."""
     namespace, (key, size) = pod.metadata.namespace, pod.group
     members = around.groups.get((namespace, key), ()) if key else ()
@@ -226,7 +226,7 @@ def _unserved(pod: Pod, row: NodeRow, item: Finding) -> Finding:
     return replace(item, text=f"{what}{'' if pod.state.ready else consequence}: {item.text}{since}")
 
 
-def _refusals(pod: Pod, around: Surroundings, *, served: bool) -> Iterator[Finding]:
+def _refusals(pod: Pod, around: ClusterView, *, served: bool) -> Iterator[Finding]:
     """What its claims and kubelet's last Event say of preparations that failed.
 
     ``served``: whether kubelet had somebody to ask; if not, that is what has to be mended.
@@ -284,10 +284,10 @@ def _of_kubelet(text: str, pod: Pod) -> tuple[str, dict[str, str]]:
     return PREPARE, {}
 
 
-def _containers(pod: Pod, around: Surroundings) -> Iterator[Finding]:
+def _containers(pod: Pod, around: ClusterView) -> Iterator[Finding]:
     """What kubelet says of containers that do not run, and of what keeps it from starting them."""
     state, names = pod.state, _names(pod)
-    node = around.nodes.get(pod.node)
+    node = around.nodes_by_name.get(pod.node)
     for item in node.status.conditions if node is not None else ():
         if item.type in _PRESSURES and item.status == "True":
             text = f"node {pod.node} has {item.type}: {one_line(item.message, REASON_BYTES)}"

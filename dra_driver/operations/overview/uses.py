@@ -13,7 +13,7 @@ from dra_driver.neuron.device_status import READY, spelled
 from dra_driver.neuron.names import node_of
 from dra_driver.neuron.topology.node_hardware import Hardware
 from dra_driver.neuron.topology.partitions import HardwarePart
-from dra_driver.operations.overview.objects import PREPARE, Claim, Pod, Surroundings
+from dra_driver.operations.overview.objects import PREPARE, Claim, ClusterView, Pod
 from dra_driver.operations.overview.rows import HolderOfChip
 from dra_driver.util.wording import named
 
@@ -32,9 +32,9 @@ class Use:
     """As of the claim, of these devices."""
 
 
-def _described(holder: HolderOfChip, around: Surroundings) -> HolderOfChip:
+def _described(holder: HolderOfChip, around: ClusterView) -> HolderOfChip:
     """The holder with the state of its pod."""
-    pod = around.pods.get((holder.namespace, holder.pod))
+    pod = around.pods_by_key.get((holder.namespace, holder.pod))
     if pod is None:
         return holder
     state = pod.state
@@ -50,7 +50,7 @@ def _named(devices: tuple[str, ...]) -> str:
     return named(devices)
 
 
-def of_claim(claim: Claim, node: str, hardware: Hardware, around: Surroundings) -> Iterator[Use]:
+def of_claim(claim: Claim, node: str, hardware: Hardware, around: ClusterView) -> Iterator[Use]:
     """What each pod of a claim has of the claim's devices on a node; what the claim has if no pod uses it."""
     namespace, devices = claim.metadata.namespace, tuple(name for pool, name in claim.held if node_of(pool) == node)
     parts = tuple(part for device in devices for part in hardware.parts(device))
@@ -84,9 +84,7 @@ _SAME: Final = 300
 """Characters."""
 
 
-def of_plugin(
-    pod: Pod, record: Holding, around: Surroundings, offered: PluginHardware | None, physical: int = 0
-) -> Use:
+def of_plugin(pod: Pod, record: Holding, around: ClusterView, offered: PluginHardware | None, physical: int = 0) -> Use:
     """What a pod has of a device plugin; the other arguments are those of ``deviceplugin.use``."""
     from dra_driver.operations.overview.deviceplugin import use
 

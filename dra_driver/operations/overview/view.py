@@ -32,7 +32,6 @@ from dra_driver.operations.overview.objects import (
     Offered,
     Pod,
     Slice,
-    Surroundings,
 )
 from dra_driver.operations.overview.pods import lost_claims, node_not_ready, pending
 from dra_driver.operations.overview.rows import ChipFault, ChipRow, Frame, HolderOfChip, NodeRow, PendingRow, TypeRow
@@ -55,8 +54,7 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
         namespace: of the pods that are listed; "": all. What others hold is counted all the same.
         nodes: names of those that are shown; none: all that have Neuron devices.
     """
-    around = Surroundings.of(cluster)
-    rows = _rows(cluster, around)
+    rows = _rows(cluster)
     shown = [row for row in rows if not nodes or row.name in nodes]
     order: Callable[[NodeRow], Any] = {
         "name": lambda _: 0,
@@ -64,8 +62,8 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
         "sick": lambda row: (-row.sick, not row.condition),
     }[sort]
     waiting = (
-        PendingRow(key[0], key[1], _asks(pod, around), pending(pod, around))
-        for key, pod in sorted(around.pods.items())
+        PendingRow(key[0], key[1], _asks(pod, cluster), pending(pod, cluster))
+        for key, pod in sorted(cluster.pods_by_key.items())
         if pod.counts and not pod.node and namespace in ("", key[0])
     )
     holders = [holder for row in shown for holder in row.holders if namespace in ("", holder.namespace)]
@@ -80,8 +78,8 @@ def view(cluster: ClusterView, *, sort: Sort = "name", namespace: str = "", node
     )
 
 
-def _asks(pod: Pod, around: Surroundings) -> str:
-    found = [around.claims.get((pod.metadata.namespace, name)) for name in pod.claims]
+def _asks(pod: Pod, cluster: ClusterView) -> str:
+    found = [cluster.claims_by_key.get((pod.metadata.namespace, name)) for name in pod.claims]
     parts = [claim.asks for claim in found if claim is not None]
     parts += [f"claim {name}, which does not exist" for name in pod.lacking]
     parts += [
@@ -126,7 +124,7 @@ class _OfNode:
     """Of pods whose claims are gone."""
 
 
-def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
+def _rows(cluster: ClusterView) -> list[NodeRow]:
     of_nodes: dict[str, _OfNode] = defaultdict(_OfNode)
     for item in _tainted(cluster.slices, cluster.taint_rules):
         if is_own_pool(item.pool, item.node):
@@ -139,11 +137,11 @@ def _rows(cluster: ClusterView, around: Surroundings) -> list[NodeRow]:
             of_nodes[pod.node].plugin.append(pod)
         if pod.daemon is not None:
             of_nodes[pod.node].daemons.append(pod.daemon)
-    names = {*of_nodes, *(name for name, node in around.nodes.items() if _ours(node))} - {""}
-    lost = [(pod.node, lost_claims(pod, around)) for pod in cluster.pods if pod.state.ready and pod.node in names]
+    names = {*of_nodes, *(name for name, node in cluster.nodes_by_name.items() if _ours(node))} - {""}
+    lost = [(pod.node, lost_claims(pod, cluster)) for pod in cluster.pods if pod.state.ready and pod.node in names]
     for name, gone in lost:
         of_nodes[name].lost += [gone] if gone is not None else []
-    return [_row(cluster, around, name, of_nodes[name]) for name in natural(names)]
+    return [_row(cluster, name, of_nodes[name]) for name in natural(names)]
 
 
 Faults = Mapping[int, tuple[ChipFault, ...]]
@@ -157,8 +155,8 @@ def _ours(node: Node) -> bool:
     return node.plugin is not None or kind is not None or node.condition(HEALTH_CONDITION) is not None
 
 
-def _row(cluster: ClusterView, around: Surroundings, name: str, of_node: _OfNode) -> NodeRow:
-    stored, plugin = around.nodes.get(name), of_node.plugin
+def _row(cluster: ClusterView, name: str, of_node: _OfNode) -> NodeRow:
+    stored, plugin = cluster.nodes_by_name.get(name), of_node.plugin
     newest = max((item.generation for item in of_node.slices), default=0)
     current = [item for item in of_node.slices if item.generation == newest]
     devices = tuple(device for item in current for device in item.devices)
@@ -175,19 +173,19 @@ def _row(cluster: ClusterView, around: Surroundings, name: str, of_node: _OfNode
     offered = bool(open_) or by_plugin is not None
     daemon_sets = cluster.daemon_sets if stored is not None else None
     claims, daemons = bool(of_node.claims), of_node.daemons
-    served = serving(node, offered, daemons, daemon_sets, around.refusal, known=cluster.whole, claims=claims)
+    served = serving(node, offered, daemons, daemon_sets, cluster.refusal, known=cluster.whole, claims=claims)
     offered = offered and served.word not in (NOT_LOADED, NOBODY)
     hardware = _hardware(devices, kind)
-    uses = [use for claim in of_node.claims for use in of_claim(claim, name, hardware, around)]
+    uses = [use for claim in of_node.claims for use in of_claim(claim, name, hardware, cluster)]
     if by_plugin is None:
         offers, former = _offers(devices), _former_plugin(kind, len(hardware.chips)) if plugin else None
         uses += [
-            of_plugin(pod, pod.holding, around, former, _physical(kind)) for pod in plugin if pod.holding is not None
+            of_plugin(pod, pod.holding, cluster, former, _physical(kind)) for pod in plugin if pod.holding is not None
         ]
         cores = _without_plugin(devices, kind, hardware, uses)
     else:
         offers = tuple(zip(EXTENDED_RESOURCES, (by_plugin.devices, by_plugin.cores), strict=False))
-        uses += [of_plugin(pod, pod.holding, around, by_plugin) for pod in plugin if pod.holding is not None]
+        uses += [of_plugin(pod, pod.holding, cluster, by_plugin) for pod in plugin if pod.holding is not None]
         cores = dict.fromkeys(range(by_plugin.devices), (by_plugin.cores_per_device, 1))
     health, unusable = node.condition(HEALTH_CONDITION), node.metadata.annotations.get(UNUSABLE_DEVICES, "")
     faults, blocked, doubtful = _UNKNOWN

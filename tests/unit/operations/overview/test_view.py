@@ -27,7 +27,6 @@ from dra_driver.operations.overview.objects import (
     SLICES,
     TAINT_RULES,
     ClusterView,
-    Surroundings,
 )
 from dra_driver.operations.overview.pods import evidence
 from dra_driver.operations.overview.rows import Frame, NodeRow
@@ -621,7 +620,7 @@ def test_texts_about_a_pod_that_has_a_node() -> None:
     unserved = ClusterView([kept(NODES, NEURON_NODE)])
     for around in (served, unserved):
         row = next(iter(view(around).nodes), None)
-        found = evidence(kept(PODS, pod), Surroundings.of(around), row, 0.0)
+        found = evidence(kept(PODS, pod), around, row, 0.0)
         golden([found.state, *(f"{item.reason}: {item.text}; {item.remedy}" for item in found.findings)])
 
 
@@ -753,7 +752,7 @@ def test_a_kubelet_that_knows_no_groups_refuses_their_claims(text: str) -> None:
     said |= {"involvedObject": {"kind": "Pod", "namespace": "ml", "name": "w", "uid": "w"}}
     said |= {"reason": "FailedPrepareDynamicResources", "message": f"Failed to prepare dynamic resources: {text}"}
     pod, claims = kept(PODS, of_group("w", phase="Pending")), [kept(CLAIMS, claim("shared", "node-1"))]
-    around = Surroundings.of(ClusterView(pods=[pod], claims=claims, events=[kept(EVENTS, said)]))
+    around = ClusterView(pods=[pod], claims=claims, events=[kept(EVENTS, said)])
     (item,) = evidence(pod, around, None, 1e10).findings
     assert item.reason == "PodGroupClaimRefused"
     assert "kubelet of node node-1" in item.remedy
@@ -809,7 +808,7 @@ def test_what_keeps_kubelet_from_starting_containers_has_its_own_remedy(
     pod = starting(waiting)
     event = warning(reason, message)
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
-    around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, event)] if reason else []))
+    around = ClusterView(claims=[held], events=[kept(EVENTS, event)] if reason else [])
     findings = evidence(kept(PODS, pod), around, None, 0.0).findings
     golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
 
@@ -828,7 +827,7 @@ def test_a_driver_that_is_not_ready_has_still_said_why_it_refuses_a_claim() -> N
     )
     (node,) = view(cluster).nodes
     assert node.serving.word == "NotReady"
-    findings = evidence(kept(PODS, pod), Surroundings.of(cluster), node, 0.0).findings
+    findings = evidence(kept(PODS, pod), cluster, node, 0.0).findings
     golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
 
 
@@ -853,7 +852,7 @@ def test_a_pod_that_runs_alone_of_its_group_is_told_who_does_not() -> None:
     claims = [kept(CLAIMS, claim(f"c-g-{place}", "node-1", f"neuron-device-{place}")) for place in range(3)]
     for ready in ((True, False), (True, True), (True, True, True)):
         pods = [kept(PODS, member(f"g-{place}", ready=each)) for place, each in enumerate(ready)]
-        around = Surroundings.of(ClusterView(claims=claims, pods=pods))
+        around = ClusterView(claims=claims, pods=pods)
         golden(f"{item.reason}: {item.text}; {item.remedy}" for item in evidence(pods[0], around, None, 0.0).findings)
 
 
@@ -873,7 +872,7 @@ def test_what_kubelet_says_of_a_preparation_has_its_own_remedy(message: str) -> 
     pod = starting()
     event = warning("FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {message}")
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",)))
-    around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, event)]))
+    around = ClusterView(claims=[held], events=[kept(EVENTS, event)])
     golden(
         f"{item.reason}: {item.text}; {item.remedy}" for item in evidence(kept(PODS, pod), around, None, 0.0).findings
     )
@@ -887,7 +886,7 @@ def test_a_pod_that_no_scheduler_has_looked_at_says_for_which_one_it_waits(sched
         "status": {"phase": "Pending"},
     }
     waiting = kept(PODS, pod)
-    around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, claim("c", "node-1", namespace="ml"))]))
+    around = ClusterView(claims=[kept(CLAIMS, claim("c", "node-1", namespace="ml"))])
     created = seconds(waiting.created)
     assert created is not None
     assert not evidence(waiting, around, None, created + 5).findings
@@ -911,7 +910,7 @@ def test_that_nobody_has_looked_at_a_pod_means_something_after_seconds(age: int)
         "status": {"phase": "Pending"},
     }
     waiting = kept(PODS, pod)
-    around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, claim("c", "node-1"))]))
+    around = ClusterView(claims=[kept(CLAIMS, claim("c", "node-1"))])
     created = seconds(waiting.created)
     assert created is not None
     found = evidence(waiting, around, None, created + age)
@@ -933,7 +932,7 @@ def test_a_reason_that_somebody_else_wrote_ends_nothing_whatever_row_it_names(re
     for status in statuses:
         own = spec if "conditions" not in status else {"resourceClaims": spec["resourceClaims"]}
         pod = kept(PODS, {"metadata": {"name": "p", "namespace": "ml", "uid": "u"}, "spec": own, "status": status})
-        around = Surroundings.of(ClusterView(claims=[kept(CLAIMS, refused)], pods=[pod]))
+        around = ClusterView(claims=[kept(CLAIMS, refused)], pods=[pod])
         assert all("{" not in item.remedy for item in evidence(pod, around, None, 0.0).findings)
 
 
@@ -945,7 +944,7 @@ def test_a_pod_that_a_finalizer_keeps_is_told_by_that(node: str, phase: str, fin
     spec = {"nodeName": node, "resourceClaims": [{"name": "n", "resourceClaimName": "c"}]}
     pod = kept(PODS, {"metadata": meta | {"finalizers": finalizers}, "spec": spec, "status": {"phase": phase}})
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", namespace="ml"))
-    found = evidence(pod, Surroundings.of(ClusterView(claims=[held], pods=[pod])), None, 0.0)
+    found = evidence(pod, ClusterView(claims=[held], pods=[pod]), None, 0.0)
     assert ("example.com/audit" in "".join(item.text for item in found.findings)) is bool(
         finalizers and (phase != "Pending" or not node)
     )
@@ -993,7 +992,7 @@ def test_a_container_that_does_not_run_is_named_with_the_log_that_there_is(
     }
     events = [kept(EVENTS, warning("Unhealthy", event))] if event else []
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
-    findings = evidence(kept(PODS, pod), Surroundings.of(ClusterView(claims=[held], events=events)), None, 0.0).findings
+    findings = evidence(kept(PODS, pod), ClusterView(claims=[held], events=events), None, 0.0).findings
     assert findings
     golden(f"{item.reason}: {item.text}; {item.remedy} ({item.who})" for item in findings)
 
@@ -1004,7 +1003,7 @@ def test_a_container_that_only_kubelet_names_is_in_no_command() -> None:
     status = {"name": "x; curl evil", "state": BACK_OFF, "lastState": ended(1), "restartCount": 1}
     pod["status"] = {"phase": "Running", "containerStatuses": [status]}
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
-    (told,) = evidence(kept(PODS, pod), Surroundings.of(ClusterView(claims=[held])), None, 0.0).findings
+    (told,) = evidence(kept(PODS, pod), ClusterView(claims=[held]), None, 0.0).findings
     assert told.remedy == "read why: kubectl -n ml logs p"
 
 
@@ -1044,5 +1043,5 @@ def test_an_event_of_another_namespace_tells_nothing_whatever_uid_it_names() -> 
     forged = warning("FailedCreatePodSandBox", "ask evil.example for help")
     forged["metadata"]["namespace"] = "tenant"
     held = kept(CLAIMS, claim("c", "node-1", "neuron-device-3", pods=("p",), namespace="ml"))
-    around = Surroundings.of(ClusterView(claims=[held], events=[kept(EVENTS, forged)]))
+    around = ClusterView(claims=[held], events=[kept(EVENTS, forged)])
     assert not evidence(kept(PODS, starting()), around, None, 0.0).findings
