@@ -53,7 +53,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="check that there is no NeuronUltraServerWorkload either: without the operator, one that has UltraServers "
         "cannot be deleted",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

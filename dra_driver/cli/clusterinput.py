@@ -231,7 +231,13 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         help="Nodes, ResourceSlices, DeviceClasses, ResourceClaims and Pods of a cluster; without FILE, its "
         "pending pods and claims are placed; - is stdin (repeatable)",
     )
-    vocabulary.add_nodes(parser)
+    parser.add_argument(
+        "--instance-type",
+        metavar="TYPE[=N]",
+        action="append",
+        default=[],
+        help="one or N emulated nodes of this EC2 instance type (repeatable)",
+    )
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -306,13 +312,13 @@ def read_input(args: argparse.Namespace, files: Sequence[str], *, named: bool = 
     notes = [difference(asked, kubernetes)] if asked and asked not in RELEASES else []
     if args.objects:
         with Progress("reading", "objects") as progress:
-            cluster = merge(cluster, read_manifests(_texts(args.objects), kubernetes, progress, in_cluster=True))
+            cluster = merge(cluster, read_manifests(texts(args.objects), kubernetes, progress, in_cluster=True))
     emulated = emulated_nodes(args) if args.instance_type else Manifests()
     cluster = merge(emulated, cluster)
     if files:
         with Progress("reading", "objects") as progress:
             applied = of_templates(
-                read_manifests(_texts(files), kubernetes, progress, namespace(args), resume=args.resume)
+                read_manifests(texts(files), kubernetes, progress, namespace(args), resume=args.resume)
             )
         cluster = merge(waiting_left_out(cluster), applied)
     elif not (named or args.all_namespaces) and (live or args.namespace):
@@ -395,7 +401,8 @@ def _node(text: str) -> tuple[str, int]:
     return found[1], int(found[2] or 1)
 
 
-def _texts(names: Sequence[str]) -> list[tuple[str, str]]:
+def texts(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Files with their texts."""
     return [(name, read_text(name, MAX_MANIFEST_BYTES)) for name in names]
 
 

@@ -25,7 +25,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=["device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf"],
     )
     daemon.add_options(parser, *TABLES)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

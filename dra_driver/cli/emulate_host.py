@@ -80,7 +80,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--logical-core-size", metavar="SIZE", help="node-wide default logical core size, 1 or 2")
     _add_ultraserver(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_ultraserver(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +136,7 @@ def _from_report(args: argparse.Namespace) -> int:
     from dra_driver.operations.verification.replay import files_of
     from dra_driver.operations.verification.report import read
 
-    given = [name for name in _OPTIONS if getattr(args, name)]
+    given = [name for name, value in vars(args).items() if value and name not in _BESIDE_REPORT]
     if given:
         raise UsageError(
             f"--{given[0].replace('_', '-')} does not go with --from",
@@ -154,20 +153,8 @@ def _from_report(args: argparse.Namespace) -> int:
     return 0
 
 
-_OPTIONS = (
-    "emulated_driver_version",
-    "missing",
-    "ecc",
-    "fault",
-    "logical_core_size",
-    "emulated_ultraservers",
-    "node_number",
-    "ultraserver_modes",
-    "server_id",
-    "node_id",
-    "busy",
-)
-"""What describes a host that is not a report's."""
+_BESIDE_REPORT = frozenset({"directory", "from_report", "main", "run"})
+"""All other arguments describe a host that is not a report's."""
 
 
 def options(args: argparse.Namespace) -> EmulationOptions:

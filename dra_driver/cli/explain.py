@@ -67,7 +67,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_files(parser, "files as for simulate", positional=False)
     add_cluster_arguments(parser)
     vocabulary.add_output(parser, "text", "wide", "json", "yaml")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -55,7 +55,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_cluster(parser)
     vocabulary.add_node_name(parser, "only this node of the cluster", several=True)
     vocabulary.add_output(parser, "text", "json", "yaml")
-    parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     clear = vocabulary.add_command(
         actions,

@@ -19,7 +19,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         refused="not used",
     )
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and its action if it has some")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -40,7 +40,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=["kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf"],
     )
     daemon.add_options(parser, *TABLES)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,7 +41,8 @@ COMMANDS: Final = {
     "help": "show the help of a command",
     "version": "print the version",
 }
-"""For people, in the order of the help: a module of this package with ``register(subparsers)``, and what it is for."""
+"""For people, in the order of the help: a module of this package with ``register(subparsers)`` and ``run(args)``,
+and what it is for."""
 DAEMONS: Final = {
     "kubelet_plugin": "run the node agent (started by the DaemonSet)",
     "placer": "assign UltraServers to groups of pods (started by the Deployment of --placer)",
@@ -81,8 +82,9 @@ EXIT_DONE, EXIT_REFUSED, EXIT_BAD_INPUT = 0, 1, 2
 class Parser(argparse.ArgumentParser):
     """Accepts no abbreviated options; each command reports unknown arguments itself, with its own usage."""
 
-    groups: Sequence[tuple[str, Mapping[str, str]]] = ()
-    """Headings, and the commands below them with what they are for."""
+    heading = "commands"
+    commands: Mapping[str, str] = MappingProxyType({})
+    """What the help lists below the heading, with what each is for; none: it lists actions as argparse does."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
@@ -110,18 +112,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_BAD_INPUT, f"error: {message}{guess}; see {self.prog} --help\n")
 
     def format_help(self) -> str:
-        """With the commands in groups, which argparse does not know."""
-        if not self.groups:
+        """With the commands that people are to see: argparse lists all that there are."""
+        if not self.commands:
             return super().format_help()
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, [])
         formatter.add_text(self.description)
-        for heading, commands in self.groups:
-            formatter.start_section(heading)
-            formatter.add_arguments(
-                [argparse.Action([], name, metavar=_command(name), help=text) for name, text in commands.items()]
-            )
-            formatter.end_section()
+        formatter.start_section(self.heading)
+        formatter.add_arguments(
+            [argparse.Action([], name, metavar=_command(name), help=text) for name, text in self.commands.items()]
+        )
+        formatter.end_section()
         if options := [action for action in self._actions if action.option_strings]:
             formatter.start_section("options")
             formatter.add_arguments(options)
@@ -169,7 +170,6 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
     chosen = _chosen(given)
     _start_in_its_environment(chosen)
     parser = program(
-        [("commands", COMMANDS)],
         chosen,
         prog=vocabulary.KUBECTL,
         description="The Neuron devices of the cluster and namespace of the current context: what nodes have, which "
@@ -185,7 +185,6 @@ def kubectl_main(argv: Sequence[str] | None = None) -> int:
 
 def _program(chosen: str | None) -> Parser:
     return program(
-        [("commands", COMMANDS)],
         chosen,
         prog="dra-driver",
         description="Kubernetes Dynamic Resource Allocation for AWS Trainium and Inferentia.",
@@ -195,32 +194,26 @@ def _program(chosen: str | None) -> Parser:
     )
 
 
-def program(
-    groups: Sequence[tuple[str, Mapping[str, str]]],
-    chosen: str | None,
-    *,
-    others: Mapping[str, str] = MappingProxyType({}),
-    **settings: Any,
-) -> Parser:
+def program(chosen: str | None, *, others: Mapping[str, str] = MappingProxyType({}), **settings: Any) -> Parser:
     """The parser of a program.
 
     Args:
-        groups: its commands, as in the help.
         chosen: the command to be run, whose module alone is imported; "" is all of them.
         others: commands that the help leaves out.
         settings: for argparse.
     """
     parser = Parser(formatter_class=vocabulary.HelpFormatter, **settings)
-    parser.groups = groups
+    parser.commands = COMMANDS
     parser.add_argument("--version", action="version", version=f"dra-driver {VERSION}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    names = {_command(name): name for commands in (*(commands for _, commands in groups), others) for name in commands}
+    names = {_command(name): name for name in (*COMMANDS, *others)}
     if chosen and chosen not in names:
         parser.error(f"unknown command {quoted(chosen)}{_meant(chosen, list(names))}")
     for command, name in names.items():
         if chosen in (command, ""):
             module = import_module(f"dra_driver.cli.{name}")
             module.register(subparsers)
+            subparsers.choices[command].set_defaults(run=module.run)
     return parser
 
 
@@ -229,7 +222,7 @@ def daemons() -> str:
     parser = Parser(
         prog="dra-driver", usage="dra-driver DAEMON ...", add_help=False, formatter_class=vocabulary.HelpFormatter
     )
-    parser.groups = [("daemons and init containers", DAEMONS)]
+    parser.heading, parser.commands = "daemons and init containers", DAEMONS
     return parser.format_help().rstrip()
 
 

@@ -69,7 +69,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "FILE, the class for aws.amazon.com/neuron",
     )
     vocabulary.add_output(parser, "yaml", "json")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,15 +82,19 @@ def run(args: argparse.Namespace) -> int:
     sources = [(name, read_text(name)) for name in files]
     if args.extended_resources:
         found = unchanged(sources, nodes)
-        _tell([*found.warnings, *found.impossible, _ABOUT_CLASSES])
-        _note([_unchanged(name, count) for name, count in found.objects.items() if count or not found.impossible])
+        for text in (*found.warnings, *found.impossible, _ABOUT_CLASSES):
+            vocabulary.warn(text)
+        for name, count in found.objects.items():
+            if count or not found.impossible:
+                vocabulary.tell(f"note: {_unchanged(name, count)}")
         _print(found.classes, args.output)
         return 1 if found.impossible else 0
     migration = migrate(sources, nodes, Wishes(groups=args.groups, efa=args.efa))
     notes = [f"{name}: its comments are lost" for name, text in sources if _COMMENT.search(text)]
     if not migration.changed and not migration.left:
         notes.append("nothing requests Neuron resources with limits: the objects are printed as they are")
-    _tell([*migration.warnings, *migration.left, *notes])
+    for text in (*migration.warnings, *migration.left, *notes):
+        vocabulary.warn(text)
     _print(migration.documents, args.output)
     return 1 if migration.left else 0
 
@@ -116,16 +119,6 @@ def _unchanged(name: str, count: int) -> str:
         f"{name}: {objects} with Neuron limits can stay as written: the pods run from these DeviceClasses, or from "
         "those that the chart creates with draDriver.extendedResources=true"
     )
-
-
-def _tell(texts: Sequence[str]) -> None:
-    for text in texts:
-        vocabulary.warn(text)
-
-
-def _note(texts: Sequence[str]) -> None:
-    for text in texts:
-        vocabulary.tell(f"note: {text}")
 
 
 def _print(documents: Sequence[dict[str, Any]], output: str) -> None:

@@ -72,7 +72,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=["node-problem-detector --health-hints-dir /tmp/hints --healthcheck-port -1"],
     )
     daemon.add_options(parser, *TABLES)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -67,7 +67,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         examples=["placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120"],
     )
     daemon.add_options(parser, *TABLES)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

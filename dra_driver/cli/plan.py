@@ -54,7 +54,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     text = "the driver's option (default: %(default)s)"
     parser.add_argument("--device-numbering", choices=("renumber", "host"), default="renumber", help=text)
     parser.add_argument("--contiguity", choices=("refuse", "warn", "allow"), default="warn", help=text)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -203,7 +202,7 @@ def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[Pod], Counter
     """
     import msgspec
 
-    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
+    from dra_driver.cli.clusterinput import texts
     from dra_driver.kube.documents import documents, items_of
     from dra_driver.kube.objects.resource import GROUP
     from dra_driver.simulator.manifests import NAMESPACE
@@ -213,10 +212,9 @@ def _read(files: Sequence[str]) -> tuple[list[ResourceClaim], list[Pod], Counter
     claims: list[ResourceClaim] = []
     pods: list[Pod] = []
     others: Counter[str] = Counter()
-    texts = ((name, read_text(name, MAX_MANIFEST_BYTES)) for name in files)
     found = (
         item
-        for name, text in texts
+        for name, text in texts(files)
         for origin, document in documents(name, text)
         for item in items_of(document, origin)
     )

@@ -71,7 +71,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="leader: accept members whose names do not resolve to their addresses (default: only if the leader itself "
         "is known by an address)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -69,7 +69,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--archive", metavar="FILE", help="archive to write (default: dra-driver-report-TIME.tar.gz); - is stdout"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

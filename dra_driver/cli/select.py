@@ -74,7 +74,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_cluster(parser, "the devices of all drivers")
     vocabulary.add_kubernetes(parser)
     vocabulary.add_output(parser, "text", "json", "yaml")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -205,10 +204,10 @@ def _of_cluster(args: argparse.Namespace) -> DeviceSelection:
 
 def _of_files(files: Sequence[str]) -> DeviceSelection:
     """Read files, which may contain other objects too; raises UsageError with the place and the reason."""
-    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
+    from dra_driver.cli.clusterinput import texts
     from dra_driver.simulator.manifests import read_manifests
 
-    found = read_manifests([(name, read_text(name, MAX_MANIFEST_BYTES)) for name in files], in_cluster=True)
+    found = read_manifests(texts(files), in_cluster=True)
     if not found.slices:
         raise UsageError(
             f"{', '.join(files)}: there is no ResourceSlice in it",

@@ -42,7 +42,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_cluster_arguments(parser)
     vocabulary.add_output(parser, "text", "wide", "json", "yaml", "svg")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--health-policy", metavar="FILE", type=Path, help="what faults of chips mean, as for the driver's option"
     )
     vocabulary.add_output(parser, "yaml", "json")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -112,7 +112,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("yaml", "json"),
         help="output format (default: as the program reads it, which for karpenter is a bare list in JSON)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -55,10 +55,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     follow = parser.add_mutually_exclusive_group()
     follow.add_argument("--once", action="store_true", help="print once and exit (default without a terminal)")
-    vocabulary.add_watch(follow)
+    follow.add_argument("-w", "--watch", action="store_true", help="print again whenever something changes")
     vocabulary.add_output(parser, "text", "wide", "json", "yaml")
     vocabulary.add_cluster(parser, namespaces="the pods that are listed")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

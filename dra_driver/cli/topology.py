@@ -80,7 +80,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_node_name(parser, "name of the node, if there are slices of several")
     vocabulary.add_cluster(parser, "the node that is given instead of TYPE")
     vocabulary.add_output(parser, "text", "wide", "json", "yaml", "svg")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -270,13 +269,11 @@ def _of_host(root: Path) -> _Drawn:
 
 
 def _of_slices(files: Sequence[str], node: str | None) -> _Drawn:
-    from dra_driver.cli.clusterinput import MAX_MANIFEST_BYTES, read_text
+    from dra_driver.cli.clusterinput import texts
     from dra_driver.simulator.cel import RELEASES
     from dra_driver.simulator.manifests import read_manifests
 
-    found = read_manifests(
-        [(file, read_text(file, MAX_MANIFEST_BYTES)) for file in files], RELEASES[-1], in_cluster=True
-    )
+    found = read_manifests(texts(files), RELEASES[-1], in_cluster=True)
     return _of_objects(found, ", ".join(files), "--node-name", node)
 
 

@@ -69,7 +69,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "itself), or those of the container in which this runs, and try the others",
     )
     vocabulary.add_output(parser, "text", "json", "yaml")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

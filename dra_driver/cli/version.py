@@ -10,7 +10,7 @@ from dra_driver.version import VERSION
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
+    vocabulary.add_command(
         subparsers,
         "version",
         about="Print the version of this program.",
@@ -18,7 +18,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         done="printed",
         refused="not used",
     )
-    parser.set_defaults(run=run)
 
 
 def run(_args: argparse.Namespace) -> int:

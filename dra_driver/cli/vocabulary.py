@@ -218,7 +218,14 @@ def add_cluster(parser: argparse.ArgumentParser, what: str | None = None, *, nam
         help="how long to wait for an answer of the API server, such as 5s or 1m (default: 15s)",
     )
     if namespaces is not None:
-        add_namespaces(group, namespaces)
+        exclusive = group.add_mutually_exclusive_group()
+        exclusive.add_argument(
+            "-n",
+            "--namespace",
+            metavar="NAME",
+            help=f"namespace of {namespaces} (default: that of the context, or else default)",
+        )
+        exclusive.add_argument("-A", "--all-namespaces", action="store_true", help="the same for all namespaces")
 
 
 def _seconds(text: str) -> float:
@@ -235,18 +242,6 @@ def _user(text: str) -> str:
     if not (text.isascii() and text.isprintable() and text.strip() == text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a user name")
     return text
-
-
-def add_namespaces(parser: Options, what: str) -> None:
-    """Add ``-n`` and ``-A``; ``clusterinput.namespace`` says which is meant."""
-    exclusive = parser.add_mutually_exclusive_group()
-    exclusive.add_argument(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        help=f"namespace of {what} (default: that of the context, or else default)",
-    )
-    exclusive.add_argument("-A", "--all-namespaces", action="store_true", help="the same for all namespaces")
 
 
 def from_cluster(args: argparse.Namespace, remedy: str = "also give --from-cluster") -> bool:
@@ -303,17 +298,6 @@ def add_node_name(parser: Options, what: str, *, default: str | None = None, sev
         parser.add_argument("--node-name", metavar="NAME", default=default, help=what)
 
 
-def add_nodes(parser: Options) -> None:
-    """Add ``--instance-type TYPE[=N]``, repeatable."""
-    parser.add_argument(
-        "--instance-type",
-        metavar="TYPE[=N]",
-        action="append",
-        default=[],
-        help="one or N emulated nodes of this EC2 instance type (repeatable)",
-    )
-
-
 def add_instance_type(parser: Options, what: str, *, required: bool = False) -> None:
     """Add ``--instance-type TYPE`` of a command that is about one node."""
     parser.add_argument("--instance-type", metavar="TYPE", required=required, help=what)
@@ -343,11 +327,6 @@ def add_output(parser: argparse.ArgumentParser, *formats: Format) -> None:
     parser.add_argument(
         "-o", "--output", choices=formats, default=formats[0], help="output format (default: %(default)s)"
     )
-
-
-def add_watch(parser: Options) -> None:
-    """Add ``-w``."""
-    parser.add_argument("-w", "--watch", action="store_true", help="print again whenever something changes")
 
 
 def partitions(text: str | None, option: str = PARTITIONS) -> Partitions | None:

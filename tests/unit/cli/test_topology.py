@@ -24,7 +24,7 @@ def command(*arguments: str) -> int:
     parser = argparse.ArgumentParser(prog="dra-driver")
     topology.register(parser.add_subparsers())
     args = parser.parse_args(["topology", *arguments])
-    return guarded(lambda: int(args.run(args)))
+    return guarded(lambda: topology.run(args))
 
 
 def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
