@@ -26,11 +26,9 @@ END_SECONDS: Final = 60.0
 """For the drivers to end in; the rest of an uninstallation does not wait for a node that is down."""
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "check-unused",
+    parser = entry.command(
         about="Check that no pod uses devices of this driver. Without the driver, such pods stay Terminating, because "
         "kubelet cannot unprepare their claims.",
         examples=["check-unused --kubeconfig admin.conf"],

@@ -18,11 +18,9 @@ to load it in every new shell:
 """
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "completion",
+    parser = entry.command(
         about="Print the script that makes a shell complete the commands, options and files of dra-driver.",
         notes=NOTES,
         examples=["source <({} completion bash)"],

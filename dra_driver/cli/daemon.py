@@ -169,7 +169,7 @@ def emulated(emulation: Emulation, node_name: str, ultraservers: str = "") -> It
         yield root
 
 
-def emulated_host(emulation: Emulation, node_name: str, ultraservers: str = "") -> EmulatedHost:
+def emulated_host(emulation: Emulation, node_name: str, ultraservers: str) -> EmulatedHost:
     """The emulated host that the options describe, written; UsageError if there can be no such host.
 
     Args:

@@ -15,11 +15,9 @@ from dra_driver.util.errors import UsageError
 TABLES = (DevicePluginSettings, daemon.Emulation, daemon.Program)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "device-plugin",
+    parser = entry.command(
         about="Offer this node's chips and cores to kubelet as extended resources, and give containers the devices "
         "that the scheduler extender has chosen. Without an extender, a container can request one or all.",
         examples=["device-plugin --node-name node-1 --emulate trn1.32xlarge --kubeconfig admin.conf"],

@@ -34,11 +34,9 @@ EXAMPLES = (
 )
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "emulate-host",
+    parser = entry.command(
         about="Write the files that the driver reads on a host of an instance type: sysfs, DMI, kernel driver version "
         "and device nodes. The device nodes are character devices that containers can open, but that do nothing "
         "(plain files if this process does not run as root). Writing again replaces the host, even under a running "

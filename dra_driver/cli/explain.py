@@ -46,11 +46,9 @@ _EACH: Final = 8
 _TARGET: Final = re.compile(r"(?:(pods?|po|claims?|resourceclaims?(?:\.resource\.k8s\.io)?)/)?([^/]+)")
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "explain",
+    parser = entry.command(
         about="Explain for each node why a pod's claims do not fit: the clause of a selector that is false, the group "
         "that lacks devices, the devices in use; what would help, and known traps. For a pod that is scheduled: why it "
         "does not start, does not terminate, or runs on an unhealthy chip.",

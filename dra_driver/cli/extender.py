@@ -79,11 +79,9 @@ Add this to the configuration of kube-scheduler (KubeSchedulerConfiguration v1):
 """
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "extender",
+    parser = entry.command(
         about="Run a scheduler extender for pods with limits of aws.amazon.com/neuron or aws.amazon.com/neuroncore. It "
         "reports to kube-scheduler which nodes have connected devices free, and binds the pod with the annotations "
         "that the device plugin reads. With several replicas, one leads, and the others forward requests to it.",

@@ -28,11 +28,9 @@ MAX_REASON_LENGTH: Final = 1000
 _DEVICE = re.compile(rf"(?:neuron|{re.escape(device_name(0))[:-1]})?(0|[1-9][0-9]{{0,2}})")
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "health",
+    parser = entry.command(
         about="Print what is wrong with the chips of a cluster's nodes, from their slices and conditions; with "
         "--host-root, or in a pod of the driver, print that for this node, from the host and the driver's record.",
         examples=["health", "health --node-name node-7", "health --host-root / -o json", "health clear neuron3"],
@@ -56,9 +54,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     vocabulary.add_node_name(parser, "only this node of the cluster", several=True)
     vocabulary.add_output(parser, "text", "json", "yaml")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    clear = vocabulary.add_command(
-        actions,
-        "clear",
+    clear = vocabulary.Entry(actions, "clear").command(
         about="Ask the driver that runs on this node to forget the faults of a device that the host no longer reports: "
         "lines of the kernel log, errors of cores, and faults that end only after a time without any sign of them.",
         summary="make the driver forget faults of a device that the host no longer reports",

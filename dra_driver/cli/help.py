@@ -7,11 +7,9 @@ import argparse
 from dra_driver.cli import vocabulary
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "help",
+    parser = entry.command(
         about="Show the help of a command; without one, the list of commands. The same as COMMAND --help. `help "
         "daemons` lists what the pods of an installation run.",
         examples=["help topology", "help daemons"],

@@ -31,11 +31,9 @@ class Emulation(daemon.Emulation):
 TABLES = (DriverSettings, Emulation, daemon.Program)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "kubelet-plugin",
+    parser = entry.command(
         about="Run the node agent, which publishes this node's Neuron devices and prepares claims for kubelet.",
         examples=["kubelet-plugin --node-name node-1 --emulate trn2.48xlarge --kubeconfig admin.conf"],
     )

@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "help": "show the help of a command",
     "version": "print the version",
 }
-"""For people, in the order of the help: a module of this package with ``register(subparsers)`` and ``run(args)``,
+"""For people, in the order of the help: a module of this package with ``register(entry)`` and ``run(args)``,
 and what it is for."""
 DAEMONS: Final = {
     "kubelet_plugin": "run the node agent (started by the DaemonSet)",
@@ -212,7 +212,7 @@ def program(chosen: str | None, *, others: Mapping[str, str] = MappingProxyType(
     for command, name in names.items():
         if chosen in (command, ""):
             module = import_module(f"dra_driver.cli.{name}")
-            module.register(subparsers)
+            module.register(vocabulary.Entry(subparsers, command))
             subparsers.choices[command].set_defaults(run=module.run)
     return parser
 

@@ -29,11 +29,9 @@ _ABOUT_CLASSES: Final = (
 _COMMENT: Final = re.compile(r"(^|\s)#", re.MULTILINE)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "migrate",
+    parser = entry.command(
         about="Print objects with ResourceClaimTemplates instead of the limits aws.amazon.com/neuron, neurondevice "
         "and neuroncore: Pods, and every kind with pod templates (Deployment, Job, CronJob, PyTorchJob, MPIJob, "
         "RayCluster, JobSet, LeaderWorkerSet and others). Other objects are printed unchanged. Differences in "

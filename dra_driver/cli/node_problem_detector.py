@@ -61,11 +61,9 @@ class Settings(Served):
 TABLES = (Settings,)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "node-problem-detector",
+    parser = entry.command(
         about="Read the kernel log, and keep its NEURON_HW_ERR lines as one small file for each chip and kind of "
         "error. The node's driver or device plugin takes them as hints. Needs root with the capability SYSLOG; "
         "changes nothing but its own directory.",

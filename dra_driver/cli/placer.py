@@ -57,11 +57,9 @@ class Settings(ServedIfAsked, daemon.Program):
 TABLES = (Settings,)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "placer",
+    parser = entry.command(
         about="Assign each group of pods with the scheduling gate neuron.aws.com/ultraserver a free UltraServer, or "
         "half of one. With several replicas, one is active, and the others wait for its lease to expire.",
         examples=["placer --kubeconfig admin.conf --namespace neuron-dra-driver --group-timeout 120"],

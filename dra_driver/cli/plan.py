@@ -29,11 +29,9 @@ EXAMPLES = (
 )
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "plan",
+    parser = entry.command(
         about="Show what the driver would prepare for allocated ResourceClaims, without changing anything. With the "
         "pods that use them, also show what each container gets.",
         examples=EXAMPLES,

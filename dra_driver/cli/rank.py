@@ -30,11 +30,9 @@ no state is kept between starts of a group. In the main container: set -a; . /ne
 """
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "rank",
+    parser = entry.command(
         about="Find the other pods of a group of a LeaderWorkerSet, check that their nodes form complete UltraServers, "
         "and write this pod's rank to a file.",
         notes=NOTES,

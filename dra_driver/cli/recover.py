@@ -59,11 +59,9 @@ class Settings(ServedIfAsked, daemon.Program):
 TABLES = (Settings,)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "recover",
+    parser = entry.command(
         about="Watch the condition NeuronHealth of the Nodes. For nodes with lasting faults: cordon, drain, and "
         "request a reload of the kernel driver, a reboot or a replacement, a few at a time, according to a policy. The "
         "changes are reverted when the fault is over. Without --act, it only writes Events on the Nodes about what it "

@@ -15,6 +15,7 @@ from typing import Final
 
 from dra_driver.cli.kinds import FOREIGN, KEYS, KINDS, LISTS
 from dra_driver.cli.main import COMMANDS, DAEMONS
+from dra_driver.cli.vocabulary import Entry
 from dra_driver.util.envelope import API_VERSION
 from dra_driver.util.options import Option, Table, settings_of
 
@@ -58,7 +59,7 @@ def page(kind: str) -> str:
 def _command(module: ModuleType, command: str, text: str) -> Iterator[str]:
     root = argparse.ArgumentParser(prog="dra-driver")
     choices = root.add_subparsers()
-    module.register(choices)
+    module.register(Entry(choices, command))
     yield from ("", f"## {command}", "", *_paragraph(f"{text[0].upper()}{text[1:]}."))
     parser = choices.choices[command]
     if hasattr(module, "TABLES"):
@@ -90,7 +91,7 @@ def _parser(parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
 
 
 def _epilog(text: str) -> Iterator[str]:
-    """Notes, examples and exit statuses, as ``vocabulary.add_command`` puts them together."""
+    """Notes, examples and exit statuses, as ``Entry.command`` puts them together."""
     for part in text.split("\n\n"):
         heading, _, lines = part.partition("\n")
         if heading in ("example:", "examples:"):

@@ -38,11 +38,9 @@ OWN_NAMESPACES: Final = ("neuron-dra-driver", "neuron-healthcheck-system")
 """Their names are the same everywhere, and stay with --redact-names."""
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "report",
+    parser = entry.command(
         about="Collect what a bug report needs into one archive: versions, slices, claims, pods that use them, Nodes' "
         "labels and conditions, Events, settings and logs of the driver's programs, the output of top, health and "
         "explain; on a node, the devices, the checkpoint of claims and the record of health. Changes nothing.\n\nOnly "

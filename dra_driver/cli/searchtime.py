@@ -42,7 +42,7 @@ class SearchTime:
         return has_time
 
 
-def deadline(seconds: float, clock: Callable[[], float] = time.perf_counter) -> Callable[[], bool]:
+def deadline(seconds: float) -> Callable[[], bool]:
     """Whether these seconds from now on are not over yet."""
-    end = clock() + seconds
-    return lambda: clock() < end
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() < end

@@ -47,11 +47,9 @@ class DeviceSelection:
     """Kubernetes release, unless the user names another."""
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "select",
+    parser = entry.command(
         about="Evaluate one CEL device selector, or the selectors of the DeviceClass that offers an extended resource, "
         "on each device, as Kubernetes does. A device on which a selector fails stops the scheduling of the pod. "
         "Without devices, the command only checks whether the API server accepts the selector.",

@@ -23,11 +23,9 @@ EXAMPLES: Final = (
 )
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "simulate",
+    parser = entry.command(
         about="Allocate devices to the claims of pods as kube-scheduler does. Show the node and devices of each pod, "
         "what its containers get, and what remains free. Of pods, only what concerns devices, resources and nodes is "
         "checked: kubectl apply --dry-run=server checks the rest.",

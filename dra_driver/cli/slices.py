@@ -17,11 +17,9 @@ from dra_driver.util.envelope import object_list
 from dra_driver.util.errors import DriverError
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "slices",
+    parser = entry.command(
         about="Print the ResourceSlices that a node of this type, or this host, would publish.",
         examples=["slices --instance-type trn2.48xlarge", "slices --host-root / -o json"],
         done="printed",

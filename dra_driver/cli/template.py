@@ -68,11 +68,9 @@ class NodeTemplate:
     shared: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "template",
+    parser = entry.command(
         about="Print what a node of this type will publish (labels, capacity, ResourceSlices), in the form that an "
         "autoscaler or kwok reads.",
         examples=["template --instance-type trn2.48xlarge --for karpenter > instance-types.json"],

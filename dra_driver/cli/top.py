@@ -29,11 +29,9 @@ EXAMPLES: Final = (
 )
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "top",
+    parser = entry.command(
         about="Show the Neuron nodes of a cluster: which chips are free, which pods hold the others, which chips have "
         "faults, and which pods are pending. Reads Nodes, ResourceSlices, DeviceTaintRules, ResourceClaims and Pods, "
         "and changes nothing. On a terminal, the view follows the cluster until Ctrl-C.",

@@ -49,11 +49,9 @@ EXAMPLES: Final = (
 )
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "topology",
+    parser = entry.command(
         about="Show the devices of an EC2 instance type, of a host or of a node, and their links, and evaluate a set "
         "of devices.",
         examples=EXAMPLES,

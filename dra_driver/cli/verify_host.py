@@ -27,11 +27,9 @@ EXAMPLES = (
 MAX_WAIT = 600
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    parser = vocabulary.add_command(
-        subparsers,
-        "verify-host",
+    parser = entry.command(
         about="Check a numbered list of everything that the driver reads from a host. For each line, print what was "
         "seen, whether it is as expected, and what depends on it; then print which features can be relied on. Files "
         "are only read, and no device is opened unless --probe asks for it.\n\nThe report can be sent in: it contains "

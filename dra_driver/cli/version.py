@@ -8,11 +8,9 @@ from dra_driver.cli import vocabulary
 from dra_driver.version import VERSION
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(entry: vocabulary.Entry) -> None:
     """Add the command."""
-    vocabulary.add_command(
-        subparsers,
-        "version",
+    entry.command(
         about="Print the version of this program.",
         examples=["version"],
         done="printed",

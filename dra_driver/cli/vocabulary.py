@@ -1,6 +1,6 @@
 """The words that the commands share: how a command is declared, and the options that mean the same in each of them.
 
-A command is declared by ``add_command`` and takes its options from the functions below; what they mean:
+A command is declared by ``Entry.command`` and takes its options from the functions below; what they mean:
 
 =====================================  ================================================================================
 ``-f FILE``, ``FILE...``               what is read: files, the manifests of a directory, or ``-``, standard input
@@ -26,7 +26,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from dra_driver.util.errors import DriverError, UsageError
 from dra_driver.util.text import lines_to_print
@@ -93,47 +93,52 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(lines[:-1])
 
 
-def add_command(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    *,
-    about: str,
-    examples: Sequence[str],
-    done: str = "stopped by SIGTERM or SIGINT",
-    refused: str = "it cannot start or continue; the log says why",
-    notes: str = "",
-    summary: str | None = None,
-) -> argparse.ArgumentParser:
-    """Add a command.
+class Entry(NamedTuple):
+    """A place for a command: in the program, or among the actions of another command."""
 
-    Args:
-        subparsers: of the program, or of a command with actions.
-        name: as it is typed.
-        about: what it does; paragraphs are separated by blank lines and are wrapped.
-        examples: command lines after the program's name, without it: ``topology trn2.48xlarge``; a pipeline is
-            written with ``{}`` where the program's name belongs.
-        done: what exit status 0 means; by default, of a program that runs until it is stopped.
-        refused: what exit status 1 means.
-        notes: paragraphs to follow the options.
-        summary: for the list of actions of a command (default: the first sentence).
-    """
-    prog = subparsers._prog_prefix.split()  # noqa: SLF001 - argparse has no public way to ask
-    program = KUBECTL if prog[:2] == KUBECTL.split() else "dra-driver"
-    if program == KUBECTL:
-        examples = [line.replace(" --from-cluster", "") for line in examples]
-    lines = [line.replace("{}", program) if "{}" in line else f"{program} {line}" for line in examples]
-    parts = [
-        notes.strip("\n"),
-        "\n".join([f"example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)]),
-        exit_statuses(done, refused),
-    ]
-    return subparsers.add_parser(
-        name,
-        help=summary or about.partition(". ")[0].rstrip("."),
-        description=about,
-        epilog="\n\n".join(filter(None, parts)),
-        formatter_class=HelpFormatter,
-    )
+    subparsers: argparse._SubParsersAction[Any]
+    name: str
+    """As it is typed."""
+
+    def command(
+        self,
+        *,
+        about: str,
+        examples: Sequence[str],
+        done: str = "stopped by SIGTERM or SIGINT",
+        refused: str = "it cannot start or continue; the log says why",
+        notes: str = "",
+        summary: str | None = None,
+    ) -> argparse.ArgumentParser:
+        """Add the command.
+
+        Args:
+            about: what it does; paragraphs are separated by blank lines and are wrapped.
+            examples: command lines after the program's name, without it: ``topology trn2.48xlarge``; a pipeline is
+                written with ``{}`` where the program's name belongs.
+            done: what exit status 0 means; by default, of a program that runs until it is stopped.
+            refused: what exit status 1 means.
+            notes: paragraphs to follow the options.
+            summary: for the list of actions of a command (default: the first sentence).
+        """
+        prog = self.subparsers._prog_prefix.split()  # noqa: SLF001 - argparse has no public way to ask
+        program = KUBECTL if prog[:2] == KUBECTL.split() else "dra-driver"
+        if program == KUBECTL:
+            examples = [line.replace(" --from-cluster", "") for line in examples]
+        lines = [line.replace("{}", program) if "{}" in line else f"{program} {line}" for line in examples]
+        parts = [
+            notes.strip("\n"),
+            "\n".join([f"example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)]),
+            exit_statuses(done, refused),
+        ]
+        parser: argparse.ArgumentParser = self.subparsers.add_parser(
+            self.name,
+            help=summary or about.partition(". ")[0].rstrip("."),
+            description=about,
+            epilog="\n\n".join(filter(None, parts)),
+            formatter_class=HelpFormatter,
+        )
+        return parser
 
 
 NAMES: Final = {"node_name": "subdomain", "namespace": "label", "zone": "label_value"}
@@ -298,9 +303,9 @@ def add_node_name(parser: Options, what: str, *, default: str | None = None, sev
         parser.add_argument("--node-name", metavar="NAME", default=default, help=what)
 
 
-def add_instance_type(parser: Options, what: str, *, required: bool = False) -> None:
+def add_instance_type(parser: Options, what: str) -> None:
     """Add ``--instance-type TYPE`` of a command that is about one node."""
-    parser.add_argument("--instance-type", metavar="TYPE", required=required, help=what)
+    parser.add_argument("--instance-type", metavar="TYPE", help=what)
 
 
 def add_partitions(
@@ -316,9 +321,9 @@ def add_partitions(
     )
 
 
-def add_kubernetes(parser: Options, default: str = "the cluster's, or else") -> None:
+def add_kubernetes(parser: Options) -> None:
     """Add ``--kubernetes``."""
-    text = f"release to simulate (default: {default} {RELEASES[-1]})"
+    text = f"release to simulate (default: the cluster's, or else {RELEASES[-1]})"
     parser.add_argument("--kubernetes", choices=RELEASES, help=text)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dra_driver.cli import daemon, extender
 from dra_driver.cli.main import main
+from dra_driver.cli.vocabulary import Entry
 from dra_driver.legacy.extender.service import ExtenderSettings
 from dra_driver.util.errors import UsageError
 from dra_driver.util.options import settings_of
@@ -25,7 +26,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(*arguments: str) -> tuple[ExtenderSettings, int]:
     parser = argparse.ArgumentParser()
-    extender.register(parser.add_subparsers())
+    extender.register(Entry(parser.add_subparsers(), "extender"))
     args = parser.parse_args(["extender", *arguments])
     found = daemon.read(extender.Settings, vars(args), os.environ)
     return extender.extender_settings(found, leader_elect=args.leader_elect), found.metrics_port

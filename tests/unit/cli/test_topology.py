@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cli import topology
 from dra_driver.cli.main import guarded, main
+from dra_driver.cli.vocabulary import Entry
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from tests.builders.documents import document as parsed
 from tests.golden import golden
@@ -22,7 +23,7 @@ from tests.golden import golden
 def command(*arguments: str) -> int:
     """Run the command as ``dra-driver`` does and return its exit status."""
     parser = argparse.ArgumentParser(prog="dra-driver")
-    topology.register(parser.add_subparsers())
+    topology.register(Entry(parser.add_subparsers(), "topology"))
     args = parser.parse_args(["topology", *arguments])
     return guarded(lambda: topology.run(args))
 
