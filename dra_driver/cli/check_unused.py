@@ -18,7 +18,6 @@ from dra_driver.util.text import first_of, lines_to_print
 if TYPE_CHECKING:
     from dra_driver.kube.api.client import Transport
     from dra_driver.kube.objects.resource import AllocatedClaim
-    from dra_driver.neuron.ultraserver_objects import NeuronUltraServerWorkload
 
 MAX_LISTED = 10
 """Claims and workloads that are named, and pods of a claim."""
@@ -91,15 +90,11 @@ def _workloads(transport: Transport) -> list[str]:
     from dra_driver.neuron.ultraserver_objects import ULTRASERVER_WORKLOADS
 
     try:
-        return Collection(transport, ULTRASERVER_WORKLOADS).select(_reference)[0]
+        return Collection(transport, ULTRASERVER_WORKLOADS).select(lambda item: item.metadata.full_name)[0]
     except ApiError as error:
         if error.status == 404:
             return []
         raise
-
-
-def _reference(workload: NeuronUltraServerWorkload) -> str:
-    return "/".join(workload.metadata.key)
 
 
 def _end(transport: Transport, daemonset: str) -> None:

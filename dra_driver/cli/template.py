@@ -125,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
         document = envelope("InstanceTypes", types) if args.output else types
         print_object(document, args.output or "json")
     else:
-        objects = for_kwok if args.consumer == "kwok" else for_cluster_autoscaler
-        print_object(object_list(made for item in templates for made in objects(item)), args.output or "yaml")
+        objects = (made for item in templates for made in node_and_slices(item, kwok=args.consumer == "kwok"))
+        print_object(object_list(objects), args.output or "yaml")
     return 0
 
 
@@ -246,19 +246,14 @@ def for_karpenter(template: NodeTemplate, zones: Sequence[str]) -> dict[str, Any
     }
 
 
-def for_cluster_autoscaler(template: NodeTemplate) -> list[dict[str, Any]]:
-    """The Node and the slices of ``TemplateNodeInfo()``; what is only known of a real node is left out."""
-    return _objects(template, f"template-node-for-{_as_name(template.instance_type)}", {})
+def node_and_slices(template: NodeTemplate, *, kwok: bool) -> list[dict[str, Any]]:
+    """The Node and the slices of ``TemplateNodeInfo()``; for kwok, objects to apply.
 
-
-def for_kwok(template: NodeTemplate) -> list[dict[str, Any]]:
-    """Objects to apply. The slices have no owner, since the Node's UID is not known: delete them with the Node."""
-    return _objects(template, f"kwok-{_as_name(template.instance_type)}", {"kwok.x-k8s.io/node": "fake"})
-
-
-def _objects(template: NodeTemplate, name: str, annotations: Mapping[str, str]) -> list[dict[str, Any]]:
+    The slices have no owner, since the Node's UID is not known: delete them with the Node.
+    """
+    name = f"{'kwok' if kwok else 'template-node-for'}-{template.instance_type.replace('.', '-')}"
     labels = {**template.labels, "kubernetes.io/hostname": name}
-    metadata = {"name": name, **({"annotations": dict(annotations)} if annotations else {}), "labels": labels}
+    metadata = {"name": name, **({"annotations": {"kwok.x-k8s.io/node": "fake"}} if kwok else {}), "labels": labels}
     amounts = dict(template.resources)
     node = {
         "apiVersion": "v1",
@@ -276,7 +271,3 @@ def _slice(spec: Mapping[str, Any], node: str, number: int) -> dict[str, Any]:
         "metadata": {"name": f"{number:05x}-{spec['driver']}-{node}"},
         "spec": {**spec, "nodeName": node, "pool": {**spec["pool"], "name": node}},
     }
-
-
-def _as_name(instance_type: str) -> str:
-    return instance_type.replace(".", "-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ class _Source(NamedTuple):
     """Objects of one kind that are read."""
 
     name: str
+    """A field of ``ClusterView``; of Events with what they are about before it."""
     kind: Resource[Any]
     query: Query = ()
 
@@ -169,17 +171,11 @@ def _collection(transport: Transport, scope: Scope, kind: Resource[Any], query: 
 
 def _cluster(scope: Scope, objects: Mapping[str, list[Any]]) -> ClusterView:
     """The objects by their source as a cluster."""
-    nodes, slices, claims, pods, rules = (
-        objects.get(name, []) for name in ("nodes", "slices", "claims", "pods", "taint_rules")
-    )
+    given: dict[str, Any] = defaultdict(list)
+    for name, items in objects.items():
+        given["events" if name.endswith("events") else name] += items
     return ClusterView(
-        nodes,
-        slices,
-        claims,
-        pods,
-        rules,
-        [event for name in ("prepare", "create", "failed") for event in objects.get(f"{name}_events", [])],
-        objects.get("daemon_sets"),
+        **given,
         whole=not scope.namespace,
         with_nodes=NODES.plural not in scope.lacking,
         with_slices=SLICES.plural not in scope.lacking,
@@ -309,13 +305,13 @@ class Followed:
         for informer in self._informers.values():
             informer.stop(STOP_SECONDS)
 
-    def wait_listed(self, poll: float = 0.05) -> None:
+    def wait_listed(self) -> None:
         """Return when everything has been listed. Raises DriverError if something cannot be."""
         while not all(informer.current for informer in self._informers.values()):
             trouble = self.trouble
             if trouble:
                 raise DriverError(trouble)
-            self._event.wait(poll)
+            self._event.wait(0.05)
 
     def wait_changed(self, seconds: float) -> bool:
         """Whether something has changed since the last call, or does so within that time."""
