@@ -9,7 +9,7 @@ A table is a frozen dataclass whose fields carry an ``Option``::
 
 The type of the field says which texts are legal: the words of a Literal, ``on`` and ``off`` for a bool, numbers within
 bounds, paths; ``X | None`` is None for "". From tables follow the options of the command line (``cli.daemon``), the
-page of settings (``cli.reference``), and which values of the chart become which variables (``scripts/generate chart``).
+page of settings, and which values of the chart become which variables (``scripts/generate settings chart``).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import json
 from importlib import import_module
 from typing import Final
 
-from dra_driver.cli.reference import WORKLOADS
 from dra_driver.util.options import settings_of
+from generating.reference import WORKLOADS
 
 PATH: Final = "charts/neuron-helm-chart/templates/_settings.tpl"
 TEMPLATE: Final = """\

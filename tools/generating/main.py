@@ -24,14 +24,13 @@ from typing import Final, NamedTuple
 
 from deployfiles.main import DEPLOY, generated, helm_program, present
 
-from dra_driver.cli import reference
 from dra_driver.driver import deviceclasses
 from dra_driver.driver.resourceslices import attributes
 from dra_driver.neuron import opaque_config
 from dra_driver.neuron.names import API_VERSIONS, UID_PATTERN
 from dra_driver.neuron.topology.instance_types import INSTANCE_TYPES
 from dra_driver.operations.verification.assumptions import TABLE
-from generating import assumptions, chartsettings, definitions, faults, features, instancetypes, memory
+from generating import assumptions, chartsettings, definitions, faults, features, instancetypes, memory, reference
 from tests.builders import metrics_page
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from generating.reference import INTRODUCTIONS, page
+
 from dra_driver.cli.main import COMMANDS, DAEMONS
-from dra_driver.cli.reference import INTRODUCTIONS, page
 
 
 def test_each_command_is_on_one_of_the_pages() -> None:
