@@ -344,8 +344,9 @@ class Operator:
             meta = UltraServerMeta(name=description.name, namespace=self._namespace)
             server = self._servers.create(self._namespace, NeuronUltraServer(meta, spec))
             log.info("UltraServer %s consists of %s", description.name, ", ".join(m.node for m in description.members))
-        elif server.spec.instance_type not in ("", spec.instance_type) and not record_of(server).grants:
-            # The type never changes. It is made again with the one that its nodes have now.
+        elif server.spec.instance_type not in ("", spec.instance_type) and record_of(server) == ServerRecord():
+            # The type never changes. It is made again with the one that its nodes have now, which these say themselves:
+            # not while it says more than they do.
             self._servers.delete(
                 self._namespace, description.name, server.metadata.uid, server.metadata.resource_version
             )

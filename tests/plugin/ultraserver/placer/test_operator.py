@@ -523,6 +523,73 @@ def test_a_node_that_says_that_it_is_a_workload_s_and_is_not_is_named_and_left_o
         eventually(lambda: "MarksCredible" not in conditions(workload(server, "train")))
 
 
+def add_pair(server: ApiServer) -> None:
+    """Two Ready nodes of an UltraServer of two, ``p-n0`` and ``p-n1``."""
+    for index in range(2):
+        labels = {SERVER_2: "p", PLACE_OF[SERVER_2]: str(index), INSTANCE_TYPE_LABEL: KIND}
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        meta = {"name": f"p-n{index}", "labels": labels}
+        server.store.create("nodes", {"metadata": meta, "spec": {}, "status": status})
+        pool = {"name": f"p-n{index}", "generation": 1, "resourceSliceCount": 1}
+        device = {"name": "neuron-node", "attributes": {"ultraserverModes": {"string": "X2V,X1"}}}
+        spec = {"driver": "neuron.aws.com", "nodeName": f"p-n{index}", "pool": pool, "devices": [device]}
+        server.store.create("resourceslices", {"metadata": {"name": f"p-n{index}"}, "spec": spec})
+
+
+def rename_type(server: ApiServer, node: str, kind: str) -> None:
+    """What a kubelet may do to its own Node."""
+    item = server.store.get("nodes", node)
+    item["metadata"]["labels"][INSTANCE_TYPE_LABEL] = kind
+    server.store.update("nodes", node, item)
+
+
+def left_out_nodes(server: ApiServer, name: str) -> set[str]:
+    return set(json.loads(ultraserver(server, name).get("metadata", {}).get("annotations", {}).get(LEFT_OUT) or "{}"))
+
+
+def test_a_node_that_is_left_out_stays_so_when_it_says_that_it_is_of_another_type(server: ApiServer) -> None:
+    add_pair(server)
+    made = ask(server, "train", nodes=4)
+    with placing(server):
+        eventually(lambda: state(server, "train") == "Allocated")
+        lie(server, "p-n1", made["metadata"]["uid"])
+        eventually(lambda: left_out_nodes(server, "ultraserver-p") == {"p-n1"})
+        item = server.store.get("resourceslices", "p-n1")
+        item["spec"]["devices"] = item["spec"]["devices"][:1]
+        server.store.update("resourceslices", "p-n1", item)
+        rename_type(server, "p-n1", "another")
+        eventually(lambda: "unlike most" in json.dumps(ultraserver(server, "ultraserver-p")))
+        assert left_out_nodes(server, "ultraserver-p") == {"p-n1"}
+        item = ultraserver(server, "ultraserver-p")
+        del item["metadata"]["annotations"][LEFT_OUT]
+        server.store.update("neuronultraservers", f"{SYSTEM}/ultraserver-p", item)
+        eventually(lambda: ultraserver(server, "ultraserver-p").get("spec", {}).get("instanceType") == "another")
+
+
+def test_what_a_driver_may_say_for_a_while_is_not_forgotten_when_another_node_changes_its_type(
+    server: ApiServer,
+) -> None:
+    """A node whose driver is being updated meanwhile would be taken for one that lies, and left out."""
+    add_pair(server)
+    made = ask(server, "train", servers=2, nodes=1)
+    with term_of(server) as term:
+
+        def looked() -> list[dict[str, Any]]:
+            term.look()
+            return allocations(server, "ultraserver-p")
+
+        eventually(looked)
+        assert allocations(server, "ultraserver-p")[0]["allocatedNodes"] == ["p-n0"]
+        lie(server, "p-n0", made["metadata"]["uid"])  # which is true, and the last that its driver says
+        rename_type(server, "p-n1", "another")
+        eventually(lambda: not looked())
+        for _ in range(10):
+            looked()
+            time.sleep(0.05)
+    released = json.loads(ultraserver(server, "ultraserver-p")["metadata"].get("annotations", {})[RELEASED_MARKS])
+    assert released.keys() == {"p-n0"}
+
+
 def test_nobody_is_left_out_before_the_objects_are_read_again(server: ApiServer) -> None:
     """The leader's watch may be later than that of the driver that it would accuse."""
     made = ask(server, "train", nodes=2)
