@@ -297,7 +297,8 @@ def _watch_over(
     placed = group.placed
     label, server_id = placed[0].placed or ("", "")
     shape = shape_of(group)
-    size = shape.size if isinstance(shape, Shape) else len(group.pods)
+    # Whoever made the pods may have changed what they say of their number.
+    size = min(shape.size if isinstance(shape, Shape) else len(group.pods), NODES_OF[label])
     server = next((server for server in servers[label] if server.id == server_id), Server(label, server_id, ()))
     own = {pod.node for pod in group.pods}
     server = server.view(lambda node: (bool(unfit(node, group)), bool(node.claim) and node.name not in own))

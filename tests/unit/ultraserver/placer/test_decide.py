@@ -483,6 +483,19 @@ def test_a_pod_more_than_the_group_has_is_told_so() -> None:
     golden(action.message)
 
 
+@pytest.mark.parametrize("size", ["4", "5"])
+def test_a_server_gets_no_more_pods_than_it_has_nodes_whatever_size_the_group_says_it_has_later(size: str) -> None:
+    """Who may change the pods may change that, also once they have their server."""
+    world = World()
+    for name in "pq":
+        world.pods[name] = plain(name)
+    world.place()
+    for name in "pqrstu":
+        world.pods[name] = replace(world.pods.get(name, plain(name)), size=size)
+    world.place()
+    assert sorted(pod.name for pod in world.pods.values() if pod.placed) == ["p", "q"]
+
+
 def test_other_gates_come_first() -> None:
     world = World()
     pod = world.arrive("four", 4)
