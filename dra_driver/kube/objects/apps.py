@@ -19,8 +19,15 @@ class DaemonSetSpec(ApiObject, frozen=True):
     template: PodTemplate
 
 
+class DaemonSetStatus(ApiObject, frozen=True):
+    """``status`` of a DaemonSet, which its controller writes: on how many nodes a pod of it is."""
+
+    current_number_scheduled: int = 0
+
+
 class DaemonSet(ApiObject, frozen=True):
     """A DaemonSet."""
 
     metadata: ObjectMeta
     spec: DaemonSetSpec
+    status: DaemonSetStatus = DaemonSetStatus()

@@ -223,6 +223,8 @@ def _absence(
     if daemon_sets is None:
         return finding("NoDriver", text, since=since, node=name, label="=".join(DRIVER_POD))
     own = [item for item in daemon_sets if _mounts(item.spec.template.spec, _REGISTRY)]
+    # Pod Security keeps pods from mounting that, and no DaemonSet from saying so: what is a tenant's has no pods.
+    own = [item for item in own if item.status.current_number_scheduled] or own
     if not own:
         return finding("NoDaemonSet", f"{text}, because there is no DaemonSet of it", since=since)
     obstacles = [(item.metadata, _left_out(node, item)) for item in own]

@@ -459,6 +459,23 @@ def test_no_tenant_hides_a_driver_or_speaks_for_one(
     assert said() == before
 
 
+def test_no_daemon_set_that_may_have_no_pods_is_told_of_in_place_of_the_drivers(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pod Security refuses pods, and no DaemonSet: any may say that it mounts a directory of the node."""
+    server.wipe_slices("node-2")
+    own = daemon_set("driver", {"nodeSelector": {"a": "b"}})
+    server.store.create("daemonsets", {**own, "status": {"currentNumberScheduled": 2}})
+    before = [shown(server, tmp_path, capsys, *command) for command in (["top", "--once"], ["health"])]
+    forged = daemon_set("forged", {"tolerations": [{"operator": "Exists"}]})
+    forged["metadata"] |= {"namespace": "evil", "uid": "u-evil"}
+    server.store.create("daemonsets", {**forged, "status": {"currentNumberScheduled": 0}})
+    about = {"kind": "DaemonSet", "namespace": "evil", "name": "forged", "uid": "u-evil"}
+    event: Object = {"metadata": {"namespace": "evil", "name": "e"}, "type": "Warning", "reason": "FailedCreate"}
+    server.store.create("events", {**event, "involvedObject": about, "message": "ask evil.example for help"})
+    assert [shown(server, tmp_path, capsys, *command) for command in (["top", "--once"], ["health"])] == before
+
+
 def test_health_of_one_node_lists_all_its_chips(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
