@@ -16,7 +16,9 @@ Both can be called again at any time, wherever the driver was killed, and end in
   does not change while a claim is in use, and kubelet itself has just read the claim. One of an earlier boot is refused
   until the API server answers: nothing has used it since, so it may have been allocated again.
 
-Calls for one claim UID come one after the other (``kube.kubelet.dra.DRAPlugin``).
+Calls for one claim UID come one after the other (``kube.kubelet.dra.DRAPlugin``) in one process. In an update, kubelet
+closes its connection to the instance that ends and calls the next one, while calls of the former may still run: those
+change nothing any more.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from dra_driver.driver.claims.situation import NodeFacts
 from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.resources import ResourceApi
 from dra_driver.kube.cdi import SpecDirectory
-from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice
+from dra_driver.kube.kubelet.dra import ClaimRef, PreparedDevice, is_awaited
 from dra_driver.kube.objects.meta import ObjectMeta
 from dra_driver.neuron.host.inventory import NodeInventory
 from dra_driver.util import runtime
@@ -148,6 +150,7 @@ class Preparer:
                         outcome = draft.plan if unchanged and draft.plan else self._decide(situation, prepared)
                         if isinstance(outcome, Needs):
                             continue  # another claim came between; the next round asks for it without the lock
+                        _check_awaited()
                         # The checkpoint comes before all that can be seen: wherever this ends, repair does the rest.
                         if self._checkpoint.put(outcome, staged):
                             _warn(outcome)
@@ -175,6 +178,7 @@ class Preparer:
     def unprepare(self, claim: ClaimRef, deadline: float) -> None:
         """Take the claim's devices back; fine for a claim of which nothing is known. Does not ask the API server."""
         with self._operations.measured("unprepare"), self._checkpoint.locked(deadline) as prepared:
+            _check_awaited()
             # The reverse order: from here on no container is started with a chip, and then it is free for others.
             self._cdi.remove(claim.uid)
             entry = prepared.entries.get(claim.uid)
@@ -280,6 +284,19 @@ class _Places:
 def _warn(outcome: Plan) -> None:
     for warning in outcome.warnings:
         log.warning("claim %s: %s", outcome.reference, warning)
+
+
+def _check_awaited() -> None:
+    """DriverError where kubelet has turned to another instance of the driver, of which it may have asked the opposite.
+
+    For use with the state lock held: what that instance has changed since, would be undone, and by nobody set right.
+    """
+    if not is_awaited():
+        raise DriverError(
+            "kubelet no longer waits for this call",
+            consequence="nothing was changed",
+            remedy="kubelet asks again, this instance of the driver or the next",
+        )
 
 
 def _unsettled_error() -> PrepareError:

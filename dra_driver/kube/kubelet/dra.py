@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
@@ -85,6 +86,18 @@ class PreparedDevice:
     share_id: str | None = None
 
 
+_awaited: ContextVar[Callable[[], bool]] = ContextVar("awaited", default=lambda: True)
+
+
+def is_awaited() -> bool:
+    """Whether kubelet still waits for the call that this thread answers; True outside of calls.
+
+    It does not once it has restarted, or has closed its connection to an instance whose registration has gone, as in an
+    update. What it asks of another instance then does not wait for the call, and may contradict it.
+    """
+    return _awaited.get()()
+
+
 class DRAPlugin(Protocol):
     """A DRA driver.
 
@@ -95,7 +108,9 @@ class DRAPlugin(Protocol):
 
     ``deadline`` is the reading of ``time.monotonic()`` by which a method is to return or raise: shortly before kubelet
     gives up on the call, and for one of several claims after its part of the time. What is not known by then is to be
-    refused with a text that says so, because kubelet's next call for the claim waits until this one has ended.
+    refused with a text that says so, because kubelet's next call for the claim waits until this one has ended. Where
+    two instances run during an update, it does not: a method that took long asks :func:`is_awaited` before it changes
+    what both of them keep.
 
     Any exception becomes the error of that one claim; its text reaches the pod's events. A
     :class:`dra_driver.util.errors.DriverError` counts as an explained refusal; any other exception is logged with its
@@ -298,16 +313,20 @@ class DRAService:
         given_up = runtime.monotonic() + min(context.time_remaining(), CALL_SECONDS)
         asked = distinct(ClaimRef(c.namespace, c.name, c.uid) for c in claims)
         outcomes: dict[str, Outcome] = {}
-        for uid, claim in asked.items():
-            now = runtime.monotonic()
-            if isinstance(claim, Failure):
-                log.warning("%s of claim UID %s refused: %s", verb, quoted_ascii(uid), claim.text)
-                outcomes[uid] = claim
-            elif not context.is_active() or now > given_up:
-                outcomes[uid] = Failure(f"{verb} of claim {claim} was not begun: kubelet had given up on the call")
-            else:
-                part = (given_up - ANSWER_SECONDS - now) / (len(asked) - len(outcomes))
-                outcomes[uid] = self._one(verb, claim, act, now + part)
+        token = _awaited.set(context.is_active)
+        try:
+            for uid, claim in asked.items():
+                now = runtime.monotonic()
+                if isinstance(claim, Failure):
+                    log.warning("%s of claim UID %s refused: %s", verb, quoted_ascii(uid), claim.text)
+                    outcomes[uid] = claim
+                elif not is_awaited() or now > given_up:
+                    outcomes[uid] = Failure(f"{verb} of claim {claim} was not begun: kubelet had given up on the call")
+                else:
+                    part = (given_up - ANSWER_SECONDS - now) / (len(asked) - len(outcomes))
+                    outcomes[uid] = self._one(verb, claim, act, now + part)
+        finally:
+            _awaited.reset(token)
         return outcomes
 
     def _one(self, verb: str, claim: ClaimRef, act: Act, deadline: float) -> Outcome:
