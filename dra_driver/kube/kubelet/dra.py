@@ -8,8 +8,8 @@ the other, and those for one namespace are so few at a time that they leave room
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -170,47 +170,70 @@ class KeyedLock:
         return len(self._locks)
 
 
+@dataclass(slots=True)
+class _Turns:
+    running: int = 0
+    full_since: float = -math.inf
+    """Since when all turns have been taken again and again."""
+    free_since: float = -math.inf
+    """When one of them ended last while all were taken."""
+
+
 class NamespaceTurns:
     """So many turns at a time for each namespace.
 
     Args:
         most: turns.
-        seconds: that somebody waits for one, counted from when one of the namespace began or ended last. So where all
-            of them take long, only the first that come wait, and not each of hundreds, whose places others could have.
+        seconds: that somebody waits for one, counted from when all of them were taken. One that is free for less time
+            than that changes nothing. So where many calls take a second or more, only the first that come wait, and not
+            each of hundreds, whose places others could have.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most = most
         self._seconds = seconds
         self._changed = runtime.condition()
-        self._running: Counter[str] = Counter()
-        self._moved: dict[str, float] = {}
-        """When a turn of a namespace that has some began or ended last."""
+        self._namespaces: dict[str, _Turns] = {}
+        """Those that have some, or had all of them a moment ago."""
 
     @contextmanager
     def turn(self, namespace: str, deadline: float) -> Iterator[bool]:
         """Have a turn during the body, or none if there is none in time: gives whether there is one."""
         with self._changed:
-            while not (has_turn := self._running[namespace] < self.most):
-                left = min(deadline, self._moved[namespace] + self._seconds) - runtime.monotonic()
+            while not (has_turn := self._of(namespace).running < self.most):
+                left = min(deadline, self._of(namespace).full_since + self._seconds) - runtime.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
             if has_turn:
-                self._move(namespace, 1)
+                self._begin(namespace)
         try:
             yield has_turn
         finally:
             if has_turn:
                 with self._changed:
-                    self._move(namespace, -1)
+                    self._end(namespace)
                     self._changed.notify_all()
 
-    def _move(self, namespace: str, turns: int) -> None:
-        self._running[namespace] += turns
-        self._moved[namespace] = runtime.monotonic()
-        if not self._running[namespace]:
-            del self._running[namespace], self._moved[namespace]
+    def _of(self, namespace: str) -> _Turns:
+        return self._namespaces.get(namespace) or _Turns()
+
+    def _begin(self, namespace: str) -> None:
+        turns = self._namespaces.setdefault(namespace, _Turns())
+        turns.running += 1
+        now = runtime.monotonic()
+        if turns.running == self.most and now - turns.free_since > self._seconds:
+            turns.full_since = now
+
+    def _end(self, namespace: str) -> None:
+        now = runtime.monotonic()
+        turns = self._namespaces[namespace]
+        if turns.running == self.most:
+            turns.free_since = now
+        turns.running -= 1
+        self._namespaces = {
+            name: of for name, of in self._namespaces.items() if of.running or now - of.free_since <= self._seconds
+        }
 
 
 log = logging.getLogger(__name__)
@@ -218,7 +241,7 @@ log = logging.getLogger(__name__)
 PREPARE_TURNS, UNPREPARE_TURNS = 8, 4
 """Claims of one namespace at a time: three quarters of the calls that are answered at once. Pods have to end also where
 preparations of others of their namespace take long."""
-TURN_SECONDS = 1.0
+TURN_SECONDS = 2.0
 """For a turn: see ``NamespaceTurns``."""
 CALL_SECONDS = 45.0
 """kubelet gives up on a call after this time, and asks again later."""

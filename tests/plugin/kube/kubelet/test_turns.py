@@ -90,3 +90,48 @@ def test_where_all_turns_take_long_only_the_first_that_come_wait() -> None:
     assert time.monotonic() - began < 100, "not a second for each"
     with turns.turn("tenant", math.inf) as later:
         assert later
+
+
+def test_nobody_waits_for_long_where_turns_end_all_the_time_and_are_taken_at_once() -> None:
+    """Else hundreds of calls that take a second or two each would have all places by turns, and nobody else one."""
+    turns, over, began = NamespaceTurns(4, 1.0), threading.Event(), threading.Semaphore(0)
+
+    def churn(first: float) -> None:
+        over.wait(first)
+        while not over.is_set():
+            with turns.turn("tenant", math.inf):
+                began.release()
+                over.wait(1.6)
+
+    with ThreadPoolExecutor(4) as calls:
+        try:
+            for number in range(4):
+                calls.submit(churn, 0.4 * number)
+            for _ in range(8):
+                assert began.acquire(timeout=60.0)
+            since = time.monotonic()
+            for _ in range(20):
+                with turns.turn("tenant", math.inf):
+                    pass
+            assert time.monotonic() - since < 2.0, "not 0.4 s for each"
+        finally:
+            over.set()
+
+
+def test_a_namespace_whose_turns_were_free_for_long_enough_waits_again_and_is_forgotten() -> None:
+    turns, go = NamespaceTurns(1, 0.2), threading.Event()
+
+    def waits() -> float:
+        began = time.monotonic()
+        with turns.turn("tenant", math.inf) as has_turn:
+            assert not has_turn
+        return time.monotonic() - began
+
+    for _ in range(2):
+        with turns.turn("tenant", math.inf):
+            assert waits() > 0.1
+            assert waits() < 0.1
+        go.wait(0.3)
+    with turns.turn("other", math.inf):
+        pass
+    assert turns._namespaces.keys() <= {"other"}
