@@ -17,6 +17,7 @@ from dra_driver.driver.claims.model import Consumers, Needs, Plan, PlanSettings,
 from dra_driver.driver.claims.prepare import Preparer
 from dra_driver.driver.claims.reconcile import Reconciler
 from dra_driver.driver.claims.situation import NodeFacts, Situation, claim_facts
+from dra_driver.driver.claims.status_writer import ClaimStatusWriter
 from dra_driver.kube.api.codec import decode
 from dra_driver.kube.api.errors import ApiError
 from dra_driver.kube.api.resources import ResourceApi
@@ -262,10 +263,18 @@ class ApiServer(ResourceApi):
 class Node:
     """One node's claim handling on real files. ``restart`` creates new objects over the same files."""
 
-    def __init__(self, root: Path, api: ApiServer, *, settings: PlanSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        root: Path,
+        api: ApiServer,
+        *,
+        settings: PlanSettings = SETTINGS,
+        status: ClaimStatusWriter | None = None,
+    ) -> None:
         self.root = root
         self.api = api
         self.settings = settings
+        self.status = status
         self.inventory = host()
         self.boot = "boot-1"
         self.now = 1000.0
@@ -294,6 +303,7 @@ class Node:
             self.settings,
             metadata=self.metadata,
             facts=lambda: self.facts,
+            status=self.status,
             patience=self.patience,
             sleep=self.slept.append,
         )

@@ -163,7 +163,8 @@ class Preparer:
                 else:
                     raise _unsettled_error()
         except DriverError as error:
-            if self._status is not None and isinstance(situation, FromApiServer):
+            # What another instance has done since, is for that one to say.
+            if self._status is not None and isinstance(situation, FromApiServer) and is_awaited():
                 self._status.note_refused(situation.reported, error)
             raise
         # No container waits for the claim's status: it is written later.

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.objects.resource import ResourceClaim
+from dra_driver.driver.claims.status_writer import ClaimStatusWriter
+from dra_driver.kube.objects.resource import ReportedClaim, ResourceClaim
+from dra_driver.util.errors import DriverError
 from tests.builders.claims import ApiServer, Node, claim
 from tests.doubles.kubelet import Claim, Kubelet, KubeletError
 from tests.doubles.sample_driver import DRIVER, node_directory, served
@@ -43,11 +45,22 @@ def new(tmp_path: Path) -> Iterator[Node]:
     made.checkpoint.close()
 
 
+class Refusals(ClaimStatusWriter):
+    """Keeps those that it hears of."""
+
+    def __init__(self) -> None:
+        self.errors: list[DriverError] = []
+
+    def note_refused(self, _claim: ReportedClaim, error: DriverError) -> None:
+        self.errors.append(error)
+
+
 @contextmanager
 def update(new: Node, *methods: str) -> Iterator[Kubelet]:
     """Kubelet, which has called the old instance, and now has the ``new`` one alone; then the old one goes on."""
     api = SlowApiServer(ITEM)
-    old = Node(new.root, api)
+    status = Refusals()
+    old = Node(new.root, api, status=status)
     with (
         node_directory() as root,
         Kubelet(root) as kubelet,
@@ -69,6 +82,7 @@ def update(new: Node, *methods: str) -> Iterator[Kubelet]:
             api.go.set()
             end.result(SOON)
             eventually(lambda: not going._activity._running, SOON)
+    assert not status.errors, "the claim says what the next instance has done"
     old.checkpoint.close()
 
 
