@@ -48,6 +48,8 @@ class HeldBack:
     """Host indexes."""
     problem: str = ""
     """Why; "" if there are none."""
+    for_tenants: str = ""
+    """The same where ``problem`` names pods, without them: they may be of any namespace."""
 
 
 def plugin_offers(node: Node) -> str:
@@ -88,9 +90,8 @@ def held_back(plugin: str, pods: Sequence[PodDevices] | None, inventory: NodeInv
             named = _named(resource, text, inventory) & chips
             if not named:
                 device = f"device {shorten(text, 63)} of {resource}"
-                return HeldBack(
-                    chips, f"pod {name} has {device} from a device plugin, which may be any chip: {_NONE} until it ends"
-                )
+                has_it = f"has {device} from a device plugin, which may be any chip: {_NONE} until it ends"
+                return HeldBack(chips, f"pod {name} {has_it}", f"a pod {has_it}")
             own |= named
         taken |= own
         has.append(f"{name} has neuron {ranges(sorted(own))}")
@@ -100,6 +101,7 @@ def held_back(plugin: str, pods: Sequence[PodDevices] | None, inventory: NodeInv
         frozenset(taken),
         f"pods have chips from a device plugin ({first_of(has, _SHOWN)}): the DRA driver does not offer these chips "
         "until the pods end",
+        "pods have such chips from a device plugin: the DRA driver does not offer these until the pods end",
     )
 
 

@@ -209,7 +209,7 @@ def _check_size(plan: Plan, prepared: PreparedClaims) -> None:
             theirs = holder.core_sizes[chip]
             if theirs != size:
                 raise PrepareError(
-                    f"claim {holder.reference} ({holder.uid}) uses chip {chip} with logical cores of "
+                    f"claim {holder.known_to(plan.namespace)} uses chip {chip} with logical cores of "
                     f"{_physical(theirs)}, and this one is for logical cores of {size}",
                     consequence=f"all cores of a chip have the same size, so {NOT_PREPARED}",
                     remedy=f"set logicalNeuronCore {theirs} in the claim's NeuronConfig, select another chip in its "

@@ -199,6 +199,10 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         """``namespace/name`` for texts."""
         return f"{self.namespace}/{self.name}"
 
+    def known_to(self, namespace: str) -> str:
+        """Reference and UID, for texts that owners of a namespace's claims read: others are not theirs to know."""
+        return f"{self.reference} ({self.uid})" if namespace == self.namespace else f"{self.uid} of another namespace"
+
     @property
     def reserved_for(self) -> tuple[tuple[str, str], ...]:
         """Name and UID of each of the ``consumers``; "" for a UID that is not known."""

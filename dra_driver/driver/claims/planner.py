@@ -97,7 +97,7 @@ def _hardware(situation: Situation, prepared: PreparedClaims, settings: PlanSett
         )
         for result, of_device in zip(claim.results, parts, strict=True)
     )
-    _check_exclusive(devices, claim.uid, prepared)
+    _check_exclusive(devices, claim, prepared)
     return Plan(
         namespace=claim.namespace,
         name=claim.name,
@@ -331,7 +331,7 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
         chips = chips_of(result.device, held_back.chips) or ()
         if not result.admin_access and held_back.chips.intersection(chips):
             raise PrepareError(
-                f"device {result.device} may be in use already: {held_back.problem}",
+                f"device {result.device} may be in use already: {held_back.for_tenants or held_back.problem}",
                 consequence="the claim is not prepared",
                 remedy="kubelet tries again; delete the pod to get other devices",
                 reason="DeviceHeldBack",
@@ -339,28 +339,28 @@ def _check_held_back(results: Sequence[DeviceRequestAllocationResult], held_back
             )
 
 
-def _check_exclusive(devices: Sequence[PlannedDevice], uid: str, prepared: PreparedClaims) -> None:
+def _check_exclusive(devices: Sequence[PlannedDevice], claim: ClaimFacts, prepared: PreparedClaims) -> None:
     """PrepareError when something that the claim is to have for itself is not free, or allocated twice."""
     taken: dict[int, list[tuple[HardwarePart, PlannedDevice]]] = {}
     for device in devices:
         for node in () if device.admin else device.nodes:
             others = taken.setdefault(node.chip, [])
-            _check_free(node.part, device.device, uid, prepared)
+            _check_free(node.part, device.device, claim, prepared)
             _check_once(node.part, device, others)
             others.append((node.part, device))
 
 
-def _check_free(part: HardwarePart, device: str, uid: str, prepared: PreparedClaims) -> None:
-    holder = prepared.holder(part, exclude=uid)
+def _check_free(part: HardwarePart, device: str, claim: ClaimFacts, prepared: PreparedClaims) -> None:
+    holder = prepared.holder(part, exclude=claim.uid)
     if holder is not None:
         raise PrepareError(
-            f"device {device} is still prepared for claim {holder.reference} ({holder.uid})",
+            f"device {device} is still prepared for claim {holder.known_to(claim.namespace)}",
             consequence="it is not given to a second claim",
             remedy="kubelet tries again; the device is free once the pods of that claim have ended on this node",
             reason="DeviceInUse",
             for_now=True,  # a pod was deleted by force, and kubelet is about to unprepare its claim
         )
-    doubt = prepared.quarantined_holder(part.chip, exclude=uid)
+    doubt = prepared.quarantined_holder(part.chip, exclude=claim.uid)
     if doubt is None:
         return
     if doubt.chips is None:

@@ -337,9 +337,12 @@ def _nobody(world: NodeSnapshot, resource: NeuronResource, count: int) -> Alloca
 
 def _several(match: WaitingContainer, resource: NeuronResource, count: int) -> AllocateError:
     """Why it is unknown which of the containers is meant."""
-    pods = " and ".join(sorted(map(str, (match.pod, *match.rivals))))
+    pods = (match.pod, *match.rivals)
+    # Whose event this is, is not known.
+    alike = len({pod.namespace for pod in pods}) == 1
+    names = f"pods {' and '.join(sorted(map(str, pods)))}" if alike else f"{len(pods)} pods of several namespaces"
     return AllocateError(
-        f"pods {pods} wait for {count} of {resource.value}, and kubelet lists them all",
+        f"{names} wait for {count} of {resource.value}, and kubelet lists them all",
         consequence="no devices are given, because it is not known which of them kubelet means",
         remedy="recreate the pod once the API server knows which of them kubelet has rejected",
     )

@@ -225,7 +225,7 @@ def _check_free(world: NodeSnapshot, match: WaitingContainer, mask: int, what: s
         # Devices chosen for a pod that has none yet are reserved when choosing. Here it is enough to refuse the second
         # of two pods; otherwise an edit of one pod would fail another.
         if taken.mask & mask and not taken.waits:
-            raise AllocateError(f"{what}, but pod {other} has some of them", consequence="none is given", remedy=_AGAIN)
+            raise AllocateError(f"{what}, but {other} has some of them", consequence="none is given", remedy=_AGAIN)
     if _of_siblings(world, match) & mask:
         raise AllocateError(f"{what}, but another container of the pod has some of them", remedy=_AGAIN)
 
@@ -257,9 +257,9 @@ def _without_extender(world: NodeSnapshot, match: WaitingContainer, counted: fro
     for other, taken in others:
         if taken.trouble:
             raise AllocateError(
-                f"it is not known which devices pod {other} has: {taken.trouble}",
+                f"it is not known which devices {other} has: {taken.trouble}",
                 consequence=f"so none can be given to pod {pod} without an extender's choice",
-                remedy=f"delete pod {other}, or let an extender choose",
+                remedy=f"delete {other}, or let an extender choose",
             )
     busy = union(taken.mask for _, taken in others) | world.offer.mask_of_unusable()
     own = _of_siblings(world, match)

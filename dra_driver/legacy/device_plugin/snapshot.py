@@ -194,15 +194,20 @@ def numbers(ids: frozenset[str]) -> frozenset[int]:
 
 
 def taken_by_others(world: NodeSnapshot, pod: BoundPod) -> list[tuple[str, Taken]]:
-    """What each other pod holds or is about to get, with its name."""
-    found = [(str(other), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
+    """What each other pod holds or is about to get, with what the owner of ``pod`` may know of that one."""
+    found = [(known_to(pod, other.key), taken_by(world, other)) for other in world.pods if other.uid != pod.uid]
     machine = world.offer.hardware
     for unknown in world.unknown_pods:
         mask = 0
         for resource in NeuronResource:
             mask |= counted_mask(machine, resource, numbers(unknown.devices(resource.value)))
-        found.append((f"{unknown.namespace}/{unknown.name}", Taken(mask)))
+        found.append((known_to(pod, (unknown.namespace, unknown.name)), Taken(mask)))
     return found
+
+
+def known_to(pod: BoundPod, other: tuple[str, str]) -> str:
+    """Another pod, by namespace and name, in texts that the owner of ``pod`` reads."""
+    return f"pod {'/'.join(other)}" if other[0] == pod.namespace else "a pod of another namespace"
 
 
 def taken_by(world: NodeSnapshot, pod: BoundPod) -> Taken:

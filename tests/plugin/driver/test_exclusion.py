@@ -191,8 +191,10 @@ def test_pods_of_a_plugin_that_is_gone_keep_their_chips_until_they_end(world: Wo
         golden(conditions(world)[0]["message"])
         assert held_back(agent) == 3
         claim = world.add_claim("default", "claim", devices=[("r", CHIPS[3])])
-        with golden_error(KubeletError):
+        with pytest.raises(KubeletError) as caught:
             world.kubelet.prepare("pod", [claim])
+        assert "team" not in str(caught.value), "whose pods these are is not for the claim's owner to read"
+        golden(str(caught.value))
         kubelet.remove(first)
         offers(world, 0, 1, 3, 4, *range(6, 16))
         assert world.kubelet.prepare("pod", [claim])

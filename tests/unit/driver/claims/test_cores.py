@@ -247,6 +247,15 @@ def test_the_first_claim_on_a_chip_decides_its_logical_core_size() -> None:
     assert visible(made(for_pod(2, "b", cores(6, 1)), one)) == "1", "another chip has a size of its own"
 
 
+def test_a_tenant_is_not_told_whose_claim_of_another_namespace_is_in_the_way() -> None:
+    one = made(for_pod(1, "a", cores(5, 0), namespace="others", name="secret", configs=[config(neuron_config(1))]))
+    for wanted in (cores(5, 1), cores(5, 0)):
+        said = refusal(for_pod(2, "b", wanted), one)
+        assert "others" not in said.replace("another", "")
+        assert "secret" not in said
+        golden(said)
+
+
 def test_cores_that_are_held_keep_the_size_at_which_they_were_offered() -> None:
     one = made(for_pod(1, "a", cores(5, 0)))
     node = host(default_lnc=1)

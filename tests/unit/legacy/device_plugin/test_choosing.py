@@ -358,6 +358,22 @@ def test_a_pod_that_runs_keeps_what_was_chosen_for_it_although_kubelet_does_not_
         choose(world, match, frozenset())
 
 
+def test_a_pod_is_not_told_which_pod_of_another_namespace_is_in_its_way() -> None:
+    first = replace(pod("secret", (one(DEVICE, 4),), NOTED, running=True), namespace="team")
+    unknown = PodDevices("team", "secret-2", {"c": {DEVICE.value: frozenset({"0"})}})
+    second = pod("second", (one(DEVICE, 4),), NOTED)
+    for world in (
+        NodeSnapshot(offered(), [first, second], listed(second)),
+        NodeSnapshot(offered(), [second], listed(second), unknown_pods=(unknown,)),
+    ):
+        match = find(world, DEVICE, 4)
+        assert match is not None
+        with pytest.raises(AllocateError) as caught:
+            choose(world, match, frozenset())
+        assert "secret" not in str(caught.value)
+        golden(str(caught.value))
+
+
 def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
     stranger = PodDevices("default", "stranger", {"c": {CORE.value: frozenset({"0", "1"})}})
     plain, chosen = pod("plain", (one(DEVICE, 1),)), pod("chosen", (one(DEVICE, 4),), NOTED)
