@@ -176,9 +176,10 @@ def _belongs(pod: GroupPod) -> bool:
     """Whether the pod is one of the group that it names: it has or had the gate, or is of a controller that is no node.
 
     Any kubelet can make a mirror pod with the namespace and the key of any group. The API server sees to it that its
-    controller is the kubelet's own Node (kubernetes ``plugin/pkg/admission/noderestriction``, ``admitPodCreate``).
+    controller is the kubelet's own Node (kubernetes ``plugin/pkg/admission/noderestriction``, ``admitPodCreate``). One
+    that was assigned is no mirror pod: whatever controller it names by now, it has its server.
     """
-    if not pod.group or pod.owner == "Node":
+    if not pod.group or (pod.owner == "Node" and not pod.placed):
         return False
     return bool(pod.owner or pod.gated or pod.placed or pod.finished)
 

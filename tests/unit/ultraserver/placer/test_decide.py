@@ -496,6 +496,20 @@ def test_a_server_gets_no_more_pods_than_it_has_nodes_whatever_size_the_group_sa
     assert sorted(pod.name for pod in world.pods.values() if pod.placed) == ["p", "q"]
 
 
+def test_a_server_stays_with_its_pods_whoever_they_say_that_they_are_of_later() -> None:
+    """Who may change the pods may name any controller, such as a Node, which those of pods without the gate can be."""
+    world = World()
+    for name in "pq":
+        world.pods[name] = plain(name)
+    world.place()
+    for name in "pq":
+        world.pods[name] = replace(world.pods[name], owner="Node")
+    world.arrive("other", 2, "b")
+    world.arrive("more", 2, "b")
+    world.place()
+    assert [world.server_of(key) for key in ("job", "more", "other")] == ["s0-h0", "s0-h1", "s1-h0"]
+
+
 def test_other_gates_come_first() -> None:
     world = World()
     pod = world.arrive("four", 4)

@@ -332,7 +332,6 @@ def leader_of(group: str, namespace: str = "evil") -> GroupPod:
 
 STRAYS: dict[str, tuple[dict[str, Any], bool]] = {
     "ends on a node that has left the server": ({"node": "liar2", "phase": "Running", "ending": True}, False),
-    "says that it is a mirror pod": ({"owner": "Node"}, False),
     "runs on a server that there is no more": ({"node": "liar2", "phase": "Running", "size": "1"}, True),
 }
 
