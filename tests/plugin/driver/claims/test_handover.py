@@ -17,6 +17,7 @@ from tests.builders.claims import ApiServer, Node, claim
 from tests.doubles.kubelet import Claim, Kubelet, KubeletError
 from tests.doubles.sample_driver import DRIVER, node_directory, served
 from tests.eventually import eventually
+from tests.golden import golden, logged
 
 SOON = 20.0
 OLD, NEW = (f"{number:08x}-aaaa-4bbb-8ccc-000000000000" for number in (1, 2))
@@ -86,11 +87,14 @@ def update(new: Node, *methods: str) -> Iterator[Kubelet]:
     old.checkpoint.close()
 
 
-def test_a_late_preparation_holds_no_chip_that_nobody_would_unprepare(new: Node) -> None:
+def test_a_late_preparation_holds_no_chip_that_nobody_would_unprepare(
+    new: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     """A tenant's claim may wait for long, and its pod be deleted when kubelet has turned to the next instance."""
     with update(new, "NodePrepareResources") as kubelet:
         kubelet.prepare("pod-1", [CLAIM])
         kubelet.unprepare("pod-1")
+    golden(*logged(caplog, "no longer waits"))
     assert not new.checkpointed()
     assert not new.cdi.list()
     assert new.prepare(new.api.put(claim(2, [4], namespace="other")))

@@ -35,6 +35,7 @@ from dra_driver.legacy.annotations import (
     read,
     write,
 )
+from dra_driver.legacy.device_plugin.allocator import _several
 from dra_driver.legacy.device_plugin.choosing import AllocateError, WaitingContainer, choose, find, prefer
 from dra_driver.legacy.device_plugin.devices import (
     AnswerSettings,
@@ -372,6 +373,17 @@ def test_a_pod_is_not_told_which_pod_of_another_namespace_is_in_its_way() -> Non
             choose(world, match, frozenset())
         assert "secret" not in str(caught.value)
         golden(str(caught.value))
+
+
+def test_pods_of_several_namespaces_that_kubelet_may_mean_are_not_named_to_each_other() -> None:
+    first, second = (pod(name, (one(DEVICE, 4),)) for name in ("a", "secret"))
+    pods = [first, replace(second, namespace="team")]
+    match = find(NodeSnapshot(offered(), pods, listed(*pods)), DEVICE, 4)
+    assert match is not None
+    assert match.rivals
+    said = str(_several(match, DEVICE, 4))
+    assert "secret" not in said
+    golden(said)
 
 
 def test_what_kubelet_counts_for_pods_that_are_not_known_yet_is_taken() -> None:
