@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,18 +78,22 @@ def test_a_driver_that_crashes_is_named_with_its_last_line(
     assert node["counts"]["free"] == 0
     assert {chip["state"] for chip in node["chips"]} == {"unknown"}
     assert "--rescan-seconds" in node["driverPod"]["problem"]
-    health = commands.run("health")
-    assert "--rescan-seconds" in health
+
+    def text_with(ask: Callable[[], str], *parts: str) -> str:
+        def answer() -> str:
+            text = ask()
+            return text if all(part in text for part in parts) else ""
+
+        # Each start lasts for a moment, in which the driver is only not ready yet, and might answer.
+        return eventually(" and ".join(parts), answer)
+
+    health = text_with(partial(commands.run, "health"), "--rescan-seconds")
     assert "16 of 16" not in "".join(line for line in health.splitlines() if line.startswith(NODE))
-    for name, verb in (("starts", "cannot prepare"), (holder, "cannot unprepare")):
-        text = commands.explain(namespace, name)
-        assert verb in text
-        assert f"the driver's pod {NAMESPACE}/" in text  # between two starts, its status is Error for a moment
-        assert "--rescan-seconds" in text
-        figures.append(text)
-    text = commands.explain(namespace, "waits")
-    assert "no driver publishes devices there: the driver's pod" in text
-    figures.append(text)
+    crash = (f"the driver's pod {NAMESPACE}/", "--rescan-seconds")
+    figures.append(text_with(partial(commands.explain, namespace, "starts"), "cannot prepare", *crash))
+    figures.append(text_with(partial(commands.explain, namespace, holder), "cannot unprepare", *crash))
+    unserved = "no driver publishes devices there: the driver's pod"
+    figures.append(text_with(partial(commands.explain, namespace, "waits"), unserved))
 
 
 def test_a_node_that_the_daemonset_no_longer_selects_has_no_driver(
