@@ -63,7 +63,7 @@ def test_a_fault_is_a_condition_an_event_and_a_metric_until_it_is_over(world: Wo
         assert 'neuron_dra_driver_chip_health{device="neuron3",state="unhealthy"} 1.0' in text
         assert 'fault="sram-uncorrectable"' in text
         eventually(lambda: 'node_events_total{outcome="written"} 1.0' in scraped(port), WITHIN, "the count")
-        assert "neuron_dra_driver_node_condition_current 1.0" in scraped(port)
+        eventually(lambda: "neuron_dra_driver_node_condition_current 1.0" in scraped(port), WITHIN, "the metric")
         count(world, 3, 0)
         says(world, "False", "Neuron has no error")
         told(world, ("Warning", SRAM), ("Normal", "NeuronHasNoError"))

@@ -134,7 +134,7 @@ def test_a_whole_node_has_the_taints_of_its_chips_and_metrics_count_them() -> No
         break_memory(world, [2, 9])
         has(world, {NODE_DEVICE: UNHEALTHY})
         labels = '{effect="NoSchedule",key="health.neuron.aws.com/hbm-uncorrectable"}'
-        assert f"neuron_dra_driver_tainted_devices{labels} 1.0" in scraped(port)
+        eventually(lambda: f"neuron_dra_driver_tainted_devices{labels} 1.0" in scraped(port), what="the metric")
 
 
 def test_a_table_that_is_not_understood_ends_the_start(world: World) -> None:
