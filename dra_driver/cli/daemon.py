@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Type
 
 from dra_driver.cli import vocabulary
 from dra_driver.util.errors import UsageError, blaming_usage
-from dra_driver.util.options import Option, Served, T, Table, read_table, settings_of
+from dra_driver.util.options import Option, Ports, T, Table, read_table, settings_of
 from dra_driver.util.watchdog import LOOK_SECONDS, Watchdog
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def emulated_host(emulation: Emulation, node_name: str, ultraservers: str) -> Em
 
 
 @contextmanager
-def served(settings: Served, checks: Mapping[str, Check], collector: Collector) -> Iterator[None]:
+def open_ports(settings: Ports, checks: Mapping[str, Check], collector: Collector) -> Iterator[None]:
     """Answer probes and show metrics within the block; DriverError if a port cannot be had.
 
     Args:

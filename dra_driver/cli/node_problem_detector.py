@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import DriverError
-from dra_driver.util.options import Option, Served
+from dra_driver.util.options import Option, Ports
 
 if TYPE_CHECKING:
     from dra_driver.neuron.health.detector import Detector
@@ -21,7 +21,7 @@ MAX_LOOKBACK_SECONDS = 365 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Served):
+class Settings(Ports):
     """What an administrator sets for the detector."""
 
     host_root: Annotated[Path, Option("--host-root", "directory with the host's /proc", "/")]
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     checks = {"liveness": running.not_alive, "readiness": running.not_ready}
     text = "Time to read the kernel log once."
     collector = Collector(running.operations, running.samples, "kernel_log_seconds", text)
-    with daemon.stopped_by_signals() as stop, daemon.served(settings, checks, collector):
+    with daemon.stopped_by_signals() as stop, daemon.open_ports(settings, checks, collector):
         daemon.run_until(stop, running, running.not_alive)
     return 0
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dra_driver.cli import daemon, vocabulary
-from dra_driver.util.options import Option, ServedIfAsked
+from dra_driver.util.options import Option, PortsIfAsked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ServedIfAsked, daemon.Program):
+class Settings(PortsIfAsked, daemon.Program):
     """What an administrator sets for the placer."""
 
     namespace: Annotated[
@@ -87,6 +87,6 @@ def run(args: argparse.Namespace) -> int:
         operator=settings.ultraserver_operator,
     )
     checks = {"liveness": service.stuck, "readiness": service.problems}
-    with daemon.stopped_by_signals() as stop, daemon.served(settings, checks, Collector(None, service.samples)):
+    with daemon.stopped_by_signals() as stop, daemon.open_ports(settings, checks, Collector(None, service.samples)):
         daemon.run_until(stop, service, service.stuck)
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dra_driver.cli import daemon, vocabulary
 from dra_driver.util.errors import UsageError
-from dra_driver.util.options import Option, ServedIfAsked
+from dra_driver.util.options import Option, PortsIfAsked
 
 if TYPE_CHECKING:
     from dra_driver.operations.recovery.controller import RecoverySettings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ServedIfAsked, daemon.Program):
+class Settings(PortsIfAsked, daemon.Program):
     """What an administrator sets for the controller."""
 
     namespace: Annotated[
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     checks = {"liveness": service.stuck, "readiness": service.problems}
     text = "Time of one action: a drain is one round of evictions."
     collector = Collector(service.numbers.operations, service.samples, "recovery_action_seconds", text)
-    with daemon.stopped_by_signals() as stop, daemon.served(settings, checks, collector):
+    with daemon.stopped_by_signals() as stop, daemon.open_ports(settings, checks, collector):
         daemon.run_until(stop, service, service.stuck)
     return 0
 

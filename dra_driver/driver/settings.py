@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from dra_driver.neuron.names import DRIVER_NAME
 from dra_driver.neuron.node_settings import NodeSettings
 from dra_driver.neuron.topology.partitions import Partitions
-from dra_driver.util.options import Option, Served
+from dra_driver.util.options import Option, Ports
 
 if TYPE_CHECKING:
     from dra_driver.neuron.health.policy import HealthPolicy
@@ -23,7 +23,7 @@ PARTITIONS_LABEL: Final = "neuron.aws.com/partitions"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriverSettings(Served, NodeSettings):
+class DriverSettings(Ports, NodeSettings):
     """One value for each option, checked."""
 
     pod_uid: Annotated[

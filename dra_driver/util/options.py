@@ -193,12 +193,12 @@ class Metrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served(Metrics, Probes):
-    """Both."""
+class Ports(Metrics, Probes):
+    """Where a program answers probes and shows metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedIfAsked(Served):
+class PortsIfAsked(Ports):
     """The same for a program that may run outside a cluster: off by default."""
 
     health_port: Annotated[int, port("--healthcheck-port", "-1", HEALTH_PORT, ".healthPort")]

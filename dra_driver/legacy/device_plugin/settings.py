@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from dra_driver.neuron.names import VISIBLE_CORES, VISIBLE_DEVICES
 from dra_driver.neuron.node_settings import NodeSettings
-from dra_driver.util.options import Option, Served
+from dra_driver.util.options import Option, Ports
 
 if TYPE_CHECKING:
     from dra_driver.legacy.device_plugin.devices import AnswerSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevicePluginSettings(Served, NodeSettings):
+class DevicePluginSettings(Ports, NodeSettings):
     """One value for each option, checked."""
 
     kubelet_directory: Annotated[
