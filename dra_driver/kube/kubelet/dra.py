@@ -173,10 +173,9 @@ class KeyedLock:
 @dataclass(slots=True)
 class _Turns:
     running: int = 0
-    full_since: float = -math.inf
-    """Since when all turns have been taken again and again."""
-    free_since: float = -math.inf
-    """When one of them ended last while all were taken."""
+    patience: float = math.inf
+    """Seconds that calls could still wait in all, at ``since``."""
+    since: float = 0.0
 
 
 class NamespaceTurns:
@@ -184,14 +183,15 @@ class NamespaceTurns:
 
     Args:
         most: turns.
-        seconds: that somebody waits for one, counted from when all of them were taken. One that is free for less time
-            than that changes nothing. So where many calls take a second or more, only the first that come wait, and not
-            each of hundreds, whose places others could have.
+        seconds: that calls wait for one while all are taken: all of them together, and not each of hundreds, whose
+            places others could have. It is so much again when one has been free for as long.
+        rate: calls a second. Where so many end, as in a burst of claims that take little, calls wait on.
     """
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, most: int, seconds: float, rate: float) -> None:
         self.most = most
         self._seconds = seconds
+        self._rate = rate
         self._changed = runtime.condition()
         self._namespaces: dict[str, _Turns] = {}
         """Those that have some, or had all of them a moment ago."""
@@ -201,38 +201,34 @@ class NamespaceTurns:
         """Have a turn during the body, or none if there is none in time: gives whether there is one."""
         with self._changed:
             while not (has_turn := self._of(namespace).running < self.most):
-                left = min(deadline, self._of(namespace).full_since + self._seconds) - runtime.monotonic()
+                now = runtime.monotonic()
+                left = min(deadline - now, self._patience(self._of(namespace), now))
                 if left <= 0:
                     break
                 self._changed.wait(left)
             if has_turn:
-                self._begin(namespace)
+                self._change(namespace, 1, 0.0)
         try:
             yield has_turn
         finally:
             if has_turn:
                 with self._changed:
-                    self._end(namespace)
+                    self._change(namespace, -1, 1 / self._rate)
                     self._changed.notify_all()
 
     def _of(self, namespace: str) -> _Turns:
         return self._namespaces.get(namespace) or _Turns()
 
-    def _begin(self, namespace: str) -> None:
-        turns = self._namespaces.setdefault(namespace, _Turns())
-        turns.running += 1
-        now = runtime.monotonic()
-        if turns.running == self.most and now - turns.free_since > self._seconds:
-            turns.full_since = now
+    def _patience(self, turns: _Turns, now: float) -> float:
+        change = now - turns.since
+        return max(0.0, turns.patience - change) if turns.running == self.most else turns.patience + change
 
-    def _end(self, namespace: str) -> None:
-        now = runtime.monotonic()
-        turns = self._namespaces[namespace]
-        if turns.running == self.most:
-            turns.free_since = now
-        turns.running -= 1
+    def _change(self, namespace: str, running: int, patience: float) -> None:
+        now, turns = runtime.monotonic(), self._of(namespace)
+        left = min(self._seconds, self._patience(turns, now) + patience)
+        self._namespaces[namespace] = _Turns(turns.running + running, left, now)
         self._namespaces = {
-            name: of for name, of in self._namespaces.items() if of.running or now - of.free_since <= self._seconds
+            name: of for name, of in self._namespaces.items() if of.running or self._patience(of, now) < self._seconds
         }
 
 
@@ -242,7 +238,9 @@ PREPARE_TURNS, UNPREPARE_TURNS = 8, 4
 """Claims of one namespace at a time: three quarters of the calls that are answered at once. Pods have to end also where
 preparations of others of their namespace take long."""
 TURN_SECONDS = 2.0
-"""For a turn: see ``NamespaceTurns``."""
+TURN_RATE = 20.0
+"""For a turn: see ``NamespaceTurns``. So n calls of one namespace, whatever they wait for, delay those of others by at
+most 2 + n / 20 seconds, and those that take less than 0.4 s each are all served."""
 CALL_SECONDS = 45.0
 """kubelet gives up on a call after this time, and asks again later."""
 
@@ -299,8 +297,8 @@ class DRAService:
         self._on_exit = on_exit
         self._locks = KeyedLock()
         self._turns = {
-            "prepare": NamespaceTurns(PREPARE_TURNS, TURN_SECONDS),
-            "unprepare": NamespaceTurns(UNPREPARE_TURNS, TURN_SECONDS),
+            "prepare": NamespaceTurns(PREPARE_TURNS, TURN_SECONDS, TURN_RATE),
+            "unprepare": NamespaceTurns(UNPREPARE_TURNS, TURN_SECONDS, TURN_RATE),
         }
 
     def methods(self, versions: Iterable[str]) -> list[Method]:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
-from dra_driver.kube.kubelet.dra import PREPARE_TURNS, UNPREPARE_TURNS, NamespaceTurns
+from dra_driver.kube.kubelet.dra import (
+    ANSWER_SECONDS,
+    CALL_SECONDS,
+    PREPARE_TURNS,
+    TURN_RATE,
+    TURN_SECONDS,
+    UNPREPARE_TURNS,
+    NamespaceTurns,
+)
+from dra_driver.util import runtime
 from tests.doubles.kubelet import Claim, Kubelet
 from tests.doubles.sample_driver import DRIVER, SampleDriver, node_directory, served
 from tests.eventually import eventually
 from tests.golden import golden
+from tests.simulation.scheduler import Scheduler
 
 CALLS = 16
 """That are answered at once."""
@@ -57,7 +67,7 @@ def test_one_namespace_never_has_all_turns(verb: str, turns: int, of: Callable[[
 
 
 def test_who_waits_has_the_turn_of_the_first_that_ends() -> None:
-    turns, go, began = NamespaceTurns(2, 60.0), threading.Event(), threading.Semaphore(0)
+    turns, go, began = NamespaceTurns(2, 60.0, 1.0), threading.Event(), threading.Semaphore(0)
 
     def call(work: Callable[[], object]) -> bool:
         with turns.turn("tenant", math.inf) as has_turn:
@@ -78,60 +88,87 @@ def test_who_waits_has_the_turn_of_the_first_that_ends() -> None:
         assert all(answer.result() for answer in (*first, waiting))
 
 
-def test_where_all_turns_take_long_only_the_first_that_come_wait() -> None:
-    turns, began = NamespaceTurns(1, 1.0), time.monotonic()
-    with turns.turn("tenant", math.inf) as first:
-        assert first
-        for _ in range(300):
-            with turns.turn("tenant", math.inf) as another:
-                assert not another
-        with turns.turn("other", math.inf) as others:
-            assert others
-    assert time.monotonic() - began < 100, "not a second for each"
-    with turns.turn("tenant", math.inf) as later:
-        assert later
+@dataclass(frozen=True)
+class Call:
+    namespace: str
+    seconds: float
+    """That it takes once it has its turn, at most until kubelet has to be answered."""
 
 
-def test_nobody_waits_for_long_where_turns_end_all_the_time_and_are_taken_at_once() -> None:
-    """Else hundreds of calls that take a second or two each would have all places by turns, and nobody else one."""
-    turns, over, began = NamespaceTurns(4, 1.0), threading.Event(), threading.Semaphore(0)
+class Node:
+    """Calls are answered sixteen at once, in the order in which they come; the clock stands while nobody waits."""
 
-    def churn(first: float) -> None:
-        over.wait(first)
-        while not over.is_set():
-            with turns.turn("tenant", math.inf):
-                began.release()
-                over.wait(1.6)
+    def __init__(self, seed: int) -> None:
+        self.scheduler = Scheduler(seed)
+        self.scheduler.fair = True
+        with runtime.use(self.scheduler.runtime()):
+            self.turns = NamespaceTurns(PREPARE_TURNS, TURN_SECONDS, TURN_RATE)
 
-    with ThreadPoolExecutor(4) as calls:
-        try:
-            for number in range(4):
-                calls.submit(churn, 0.4 * number)
-            for _ in range(8):
-                assert began.acquire(timeout=60.0)
-            since = time.monotonic()
-            for _ in range(20):
-                with turns.turn("tenant", math.inf):
-                    pass
-            assert time.monotonic() - since < 2.0, "not 0.4 s for each"
-        finally:
-            over.set()
+    def answer(self, calls: Sequence[Call]) -> list[float]:
+        """After how many seconds each had its turn; inf: never."""
+        since, deadline = self.scheduler.clock, runtime.monotonic() + CALL_SECONDS - ANSWER_SECONDS
+        left, begun = list(enumerate(calls)), [math.inf] * len(calls)
+
+        def work() -> None:
+            while left:
+                number, call = left.pop(0)
+                with self.turns.turn(call.namespace, deadline) as has_turn:
+                    if has_turn:
+                        begun[number] = self.scheduler.clock - since
+                        runtime.sleep(min(call.seconds, deadline - runtime.monotonic()))
+
+        for number in range(CALLS):
+            self.scheduler.spawn(work, f"call {number}")
+        self.scheduler.run(lambda: not self.scheduler.tasks, math.inf)
+        return begun
 
 
-def test_a_namespace_whose_turns_were_free_for_long_enough_waits_again_and_is_forgotten() -> None:
-    turns, go = NamespaceTurns(1, 0.2), threading.Event()
+@pytest.fixture
+def node(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr("tests.simulation.scheduler.SLOW", 0.0)
+    node = Node(request.param)
+    with runtime.use(node.scheduler.runtime()):
+        yield node
+    node.scheduler.close()
 
-    def waits() -> float:
-        began = time.monotonic()
-        with turns.turn("tenant", math.inf) as has_turn:
-            assert not has_turn
-        return time.monotonic() - began
 
+BURST = 250
+"""Pods of one namespace that start on one node at once: more than kubelet runs by default."""
+SHORT = PREPARE_TURNS / TURN_RATE
+"""Seconds of a call, of which so many end as have to for all to be served."""
+seeds = pytest.mark.parametrize("node", range(20), indirect=True)
+
+
+@seeds
+def test_a_burst_of_calls_that_take_little_is_served_whole(node: Node) -> None:
+    draw = node.scheduler.random
+    begun = node.answer([Call("tenant", draw.uniform(SHORT / 2, SHORT)) for _ in range(BURST)])
+    assert math.inf not in begun
+    assert max(begun) > 2 * TURN_SECONDS, "it was longer than anything would have waited if all had hung"
+
+
+@seeds
+def test_calls_of_one_namespace_delay_those_of_others_little_whatever_they_wait_for(node: Node) -> None:
+    """Some may be quick, so that those that are not wait longer, and none may get a second for itself."""
+    draw = node.scheduler.random
+    takes = draw.choices([0.01, SHORT, 0.6, 1.6, 2.2, CALL_SECONDS], [draw.random() ** 4 for _ in range(6)], k=BURST)
+    if draw.random() < 0.5:
+        takes.sort()
+    begun = node.answer([*(Call("tenant", seconds) for seconds in takes), Call("other", 0.01)])
+    assert begun[-1] < TURN_SECONDS + BURST / TURN_RATE + 0.5
+    if min(takes) > 1.0:
+        assert begun[-1] < 2 * TURN_SECONDS
+
+
+@seeds
+def test_a_namespace_that_had_turns_free_waits_as_long_again_and_is_forgotten(node: Node) -> None:
+    hanging = [Call("tenant", CALL_SECONDS)] * CALLS
+    shorter = [Call("tenant", TURN_SECONDS - 0.1)] * CALLS
     for _ in range(2):
-        with turns.turn("tenant", math.inf):
-            assert waits() > 0.1
-            assert waits() < 0.1
-        go.wait(0.3)
-    with turns.turn("other", math.inf):
-        pass
-    assert turns._namespaces.keys() <= {"other"}
+        for calls in (hanging, shorter):
+            assert node.answer(calls).count(math.inf) == CALLS - PREPARE_TURNS
+        runtime.sleep(TURN_SECONDS)
+        assert math.inf not in node.answer(shorter)
+        runtime.sleep(TURN_SECONDS)
+        node.answer([Call("other", 0.01)])
+        assert node.turns._namespaces.keys() <= {"other"}
