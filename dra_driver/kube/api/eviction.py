@@ -27,6 +27,8 @@ EVICT_SECONDS: Final = 10.0
 """For all evictions of a look: other nodes wait meanwhile."""
 TROUBLE_SECONDS: Final = 60.0
 """After trouble in a namespace, it evicts no other pod there for so long."""
+PROMPT_SECONDS: Final = 1.0
+"""An answer in this time, after which nothing is stored, costs others so little that it is about its pod alone."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -105,6 +107,7 @@ class Evictor:
         """Ask for the eviction of each pod that must leave, while there is time; returns those that are still there.
 
         After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for until later.
+        What the server says at once of one pod, such as a budget, is no trouble.
 
         Raises:
             ApiError: the server has trouble with all of them.
@@ -137,6 +140,9 @@ class Evictor:
         try:
             return self._evict(pod) if self._may_act() else "this replica no longer leads"
         except ApiError as error:
+            # Such as a pod that is as long as an object can be, and has no room for the condition that the server adds.
+            if not error.undecided and runtime.monotonic() - began < PROMPT_SECONDS:
+                return one_line(str(error), 300)
             self._trouble[pod.namespace] = runtime.monotonic() + TROUBLE_SECONDS, error
             return ""
         finally:

@@ -240,7 +240,7 @@ preparations of others of their namespace take long."""
 TURN_SECONDS = 2.0
 TURN_RATE = 20.0
 """For a turn: see ``NamespaceTurns``. So n calls of one namespace, whatever they wait for, delay those of others by at
-most 2 + n / 20 seconds, and those that take less than 0.4 s each are all served."""
+most 2 + n / 20 seconds, and all are served if each takes less than 0.4 s to prepare, or 0.2 s to unprepare."""
 CALL_SECONDS = 45.0
 """kubelet gives up on a call after this time, and asks again later."""
 

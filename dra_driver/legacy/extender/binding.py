@@ -171,7 +171,7 @@ class Binder:
             if error.status == 409:
                 self._over(request)
                 return self._fetch(request)
-            if 400 <= error.status < 500 and error.status != 408:
+            if not error.undecided or (400 <= error.status < 500 and error.status != 408):
                 self._over(request)
                 raise
             log.warning("pod %s: it is not known whether it was bound to %s: %s", request.key, request.node, error)

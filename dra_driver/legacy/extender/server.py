@@ -18,7 +18,7 @@ import ssl
 import time
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +63,8 @@ class _Connection:
         self.own = own
         """Whether that is an address of the node."""
         self.transport: asyncio.Transport | None = None
+        self.has_certificate = False
+        """Whether the peer has shown one."""
         self.answers = 0
         """Number of requests being answered."""
 
@@ -71,6 +73,13 @@ class _Connection:
         """Whether it no longer counts."""
         # A transport that is closing waits for its peer, with all its buffers.
         return self._accepted.fileno() < 0 or (self.transport is None and self.opening.done())
+
+    def spare(self, counts: Mapping[str, int]) -> tuple[bool, int]:
+        """How soon it is closed where there are too many, by the connections of each address; the higher, the sooner.
+
+        Everybody who comes through a port on the nodes has the same address as kube-scheduler.
+        """
+        return not self.has_certificate, counts[self.address]
 
     def drop(self) -> None:
         """Close it immediately."""
@@ -171,14 +180,14 @@ class Listener:
     def _has_room(self, own: bool) -> bool:
         """Whether there is room for one more, after closing an idle connection if necessary.
 
-        It is the oldest of the address that has the most.
+        It is the oldest of the address that has the most, and of a peer that has shown a certificate only if all have.
         """
         self._connections = [item for item in self._connections if not item.over]
         rivals = [item for item in self._connections if own or not item.own]
         if len(rivals) < (MAX_CONNECTIONS if own else MAX_CONNECTIONS - OWN_CONNECTIONS):
             return True
         counts = Counter(item.address for item in rivals)
-        idle = max((item for item in rivals if not item.answers), key=lambda item: counts[item.address], default=None)
+        idle = max((item for item in rivals if not item.answers), key=lambda item: item.spare(counts), default=None)
         if idle is None:
             return False
         now = time.monotonic()
@@ -206,14 +215,15 @@ class Listener:
         for connection in self._connections:
             if connection.opening is mine:
                 connection.transport = transport
-                if self._is_stranger(transport):
+                connection.has_certificate = bool(transport.get_extra_info("peercert"))
+                if self._needs_certificate and not connection.has_certificate:
                     # What it refers to, with all its buffers, is not kept until then.
                     loop.call_later(STRANGER_SECONDS, _drop, weakref.ref(connection))
 
-    def _is_stranger(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether a certificate is needed, and the peer has shown none."""
-        is_needed = self._tls is not None and self._tls.verify_mode is not ssl.CERT_NONE
-        return is_needed and not transport.get_extra_info("peercert")
+    @property
+    def _needs_certificate(self) -> bool:
+        """Whether it is a stranger who shows no certificate."""
+        return self._tls is not None and self._tls.verify_mode is not ssl.CERT_NONE
 
 
 def _drop(reference: weakref.ref[_Connection]) -> None:

@@ -145,6 +145,24 @@ def test_connections_of_strangers_that_do_not_let_themselves_be_closed_count(
         eventually(lambda: len(poll.poll(0)) >= 20, 10.0, "an end of those that were too many")
 
 
+def test_strangers_of_a_schedulers_address_do_not_close_its_connection(
+    server: ApiServer, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who come through the port on the nodes have one address."""
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 20)
+    with (
+        extender(server, "one", tls=tls(certificates, "extender", certificates / "clients.crt")) as one,
+        connect(one.port, certificates, "scheduler") as scheduler,
+        ExitStack() as stack,
+    ):
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", one.port), timeout=10)) for _ in range(60)
+        ]
+        assert strangers[0].recv(1) == b""
+        scheduler.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answers(scheduler, 1) == 1
+
+
 @pytest.mark.parametrize("beginning", [b"", b"POST /filter HTTP/1.1\r\nHo"])
 def test_who_shows_no_certificate_has_few_seconds_for_a_request(
     server: ApiServer, certificates: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes

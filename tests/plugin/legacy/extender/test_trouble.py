@@ -138,11 +138,18 @@ def test_a_bind_that_comes_late_cannot_be_carried_out_any_more(server: ApiServer
     everything_is_accounted_for(server, one)
 
 
-@pytest.mark.parametrize("status", [403, 404, 422, 429])
-def test_a_bind_that_is_refused_gives_the_devices_back(server: ApiServer, one: Extender, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(status, "not today") for status in (403, 404, 422, 429)] + [(500, "etcdserver: request is too large")],
+)
+def test_a_bind_that_is_refused_gives_the_devices_back(
+    server: ApiServer, one: Extender, status: int, message: str
+) -> None:
+    """A pod may be so long that it can never be bound, nor be changed in any other way."""
     item = add_pod(server, "p", limits(16))
-    server.fail(status, 1, path=BINDING, message="not today")
-    assert "not today" in one.bind(item, "n")
+    server.fail(status, 1, path=BINDING, message=message)
+    server.fail(status, 1000, method="PATCH", path="/pods/p$", message=message)
+    assert message in one.bind(item, "n")
     everything_is_accounted_for(server, one)
     assert one.schedule(item, ["n"]) == "n"
 

@@ -579,6 +579,21 @@ def test_a_node_that_cannot_be_changed_keeps_no_other_waiting(server: ApiServer,
     assert not cordoned(server, "a")
 
 
+def test_a_pod_that_cannot_be_evicted_keeps_only_its_own_node_from_its_remedy(server: ApiServer) -> None:
+    """It may be as long as an object can be, without room for the condition that an eviction adds."""
+    for name in ("a", "b", "c", "d"):
+        add_node(server, name)
+    add_pod(server, "long", "a")
+    add_pod(server, "other", "b")
+    server.fail(500, 10**6, method="POST", path="/pods/long/eviction$", message="etcdserver: request is too large")
+    with recovering(server, Policy(0, 0, 0, max_at_once=4, max_percent_of_group=100)):
+        sicken(server, "a")
+        eventually(lambda: server.count("POST", "/pods/long/eviction$"))
+        sicken(server, "b")
+        eventually(lambda: requested(server, "b"))
+    assert not requested(server, "a")
+
+
 def test_a_node_that_cannot_be_changed_does_not_begin_the_pause(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
