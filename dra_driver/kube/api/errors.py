@@ -84,7 +84,7 @@ class TooLarge(DecodeError):  # noqa: N818 # reads as what it says: `except TooL
 
 NOT_SERVED: Final = "NotServed"
 """The reason where no version of a kind is served."""
-_UNDECIDED: Final = frozenset({0, 401, 429})
+_UNDECIDED: Final = frozenset({0, 401, 408, 429})
 """HTTP statuses below 500 that do not say whether a change was made."""
 _WEBHOOK_DENIED: Final = re.compile(r'admission webhook "[^"]*" denied the request')
 _STATUS_UP_TO_MESSAGE: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status".{0,256}?"message"\s*:\s*"', re.DOTALL)

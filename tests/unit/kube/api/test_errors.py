@@ -72,6 +72,7 @@ def test_a_missing_object_and_a_missing_api_are_told_apart(body: bytes, missing:
         (429, 'admission webhook "of.a.tenant" denied the request without explanation', False),
         (500, 'Internal error occurred: failed calling webhook "of.a.tenant": no such host', False),
         (500, "etcdserver: request is too large", False),
+        (408, "timeout", True),
         (429, "Too many requests, please try again later.", True),
         (503, "apiserver is shutting down", True),
         (500, "etcdserver: request timed out", True),
