@@ -171,7 +171,8 @@ class Binder:
             if error.status == 409:
                 self._over(request)
                 return self._fetch(request)
-            if not error.undecided or (400 <= error.status < 500 and error.status != 408):
+            # The server gives these two before it looks at the Binding.
+            if not error.undecided or error.status in (401, 429):
                 self._over(request)
                 raise
             log.warning("pod %s: it is not known whether it was bound to %s: %s", request.key, request.node, error)
