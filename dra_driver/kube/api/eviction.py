@@ -7,6 +7,7 @@ each with its own grace period.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ TROUBLE_SECONDS: Final = 60.0
 """After trouble in a namespace, it evicts no other pod there for so long."""
 PROMPT_SECONDS: Final = 1.0
 """An answer in this time, after which nothing is stored, costs others so little that it is about its pod alone."""
+SLOW_SECONDS: Final = 3600.0
+"""For so long, a pod that was trouble is asked to leave after all others."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -84,6 +87,8 @@ class Evictor:
         self._well = well
         self._trouble: dict[str, tuple[float, ApiError]] = {}
         """By namespace: until when it evicts no pod there, and why."""
+        self._slow: dict[str, float] = {}
+        """By UID of a pod: when it last was trouble. No more than one a second, since each takes that long."""
         self._spent = 0.0
         """Seconds of this look."""
 
@@ -106,8 +111,8 @@ class Evictor:
     def evict(self, pods: Sequence[LeavingPod]) -> list[Left]:
         """Ask for the eviction of each pod that must leave, while there is time; returns those that are still there.
 
-        After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for until later.
-        What the server says at once of one pod, such as a budget, is no trouble.
+        After trouble with one pod, such as a webhook that hangs, no other of its namespace is asked for until later,
+        and then before it. What the server says at once of one pod, such as a budget, is no trouble.
 
         Raises:
             ApiError: the server has trouble with all of them.
@@ -115,10 +120,11 @@ class Evictor:
         left = []
         now = runtime.monotonic()
         self._trouble = {namespace: item for namespace, item in self._trouble.items() if item[0] > now}
+        self._slow = {uid: since for uid, since in self._slow.items() if since > now - SLOW_SECONDS}
         reasons: dict[str, str] = {}
         """By namespace: many pods share a text."""
         answered = False
-        for pod in pods:
+        for pod in sorted(pods, key=lambda pod: self._slow.get(pod.uid, -math.inf)):
             namespace, why = pod.namespace, "it is ending"
             if not pod.terminates and namespace not in self._trouble:
                 why = self._ask(pod) if self.has_time else "it has not been asked to leave yet"
@@ -143,7 +149,8 @@ class Evictor:
             # Such as a pod that is as long as an object can be, and has no room for the condition that the server adds.
             if not error.undecided and runtime.monotonic() - began < PROMPT_SECONDS:
                 return one_line(str(error), 300)
-            self._trouble[pod.namespace] = runtime.monotonic() + TROUBLE_SECONDS, error
+            self._slow[pod.uid] = now = runtime.monotonic()
+            self._trouble[pod.namespace] = now + TROUBLE_SECONDS, error
             return ""
         finally:
             self._spent += runtime.monotonic() - began
