@@ -47,8 +47,9 @@ def new_event(
         wrong: whether it is a ``Warning``; else it is ``Normal``.
     """
     digest = hashlib.sha256(f"{about.uid} {component} {key}".encode()).hexdigest()[:16]
+    name = about.name[:200].rstrip("-.")  # cut there, it would be no name
     return Event(
-        metadata=ObjectMeta(name=f"{about.name[:200]}.{digest}", namespace=about.namespace or CLUSTER_NAMESPACE),
+        metadata=ObjectMeta(name=f"{name}.{digest}", namespace=about.namespace or CLUSTER_NAMESPACE),
         involved_object=about,
         reason=reason,
         message=one_line(message),
