@@ -31,7 +31,7 @@ TROUBLE_SECONDS: Final = 60.0
 PROMPT_SECONDS: Final = 1.0
 """An answer in this time, after which nothing is stored, costs others so little that it is about its pod alone."""
 SLOW_SECONDS: Final = 3600.0
-"""For so long, a pod that was trouble is asked to leave after all others."""
+"""For so long, a pod that was trouble comes after all others."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 
