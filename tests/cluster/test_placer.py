@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from lab.cluster import Cluster
 
+from dra_driver.kube.api.events import new_event
+from dra_driver.kube.objects.core import ObjectReference
 from dra_driver.neuron.names import SERVER_2, SERVER_4
 from dra_driver.ultraserver.placer.values import (
     GATE,
@@ -324,6 +326,13 @@ def test_the_placer_creates_only_what_it_needs_under_its_own_names(
     )
     for change in changes:
         assert "only events of the component" in answer(event | change), change
+    for cut in ("-", ".", "--", "x"):  # kube/api/events.py cuts a name, and the policy has to do the same
+        about = ObjectReference("Pod", namespace.name, f"{'a' * (200 - len(cut))}{cut}b", "uid")
+        name = new_event(about, "Test", "a test", PLACER, key="", moment=0.0, wrong=False).metadata.name
+        long: Object = {"involvedObject": event["involvedObject"] | {"name": about.name}}
+        assert "created" in answer(event | long | {"metadata": event["metadata"] | {"name": name}}), cut
+        name = f"{about.name[:150]}.{name.rpartition('.')[2]}"
+        assert "created" not in answer(event | long | {"metadata": event["metadata"] | {"name": name}}), cut
     held = {"metadata": event["metadata"] | {"finalizers": ["example.com/hold"]}}
     assert "neither finalizers nor owners" in answer(event | held)
 

@@ -522,7 +522,7 @@ spec:
     expression: variables.event.?involvedObject.?name.orValue('')
   - name: prefix
     expression: >-
-      (size(variables.about) > 200 ? variables.about.substring(0, 200) : variables.about) + '.'
+      variables.about.find('^.{0,199}[^-.]') + '.'
   validations:
   - reason: Forbidden
     expression: >-
