@@ -126,6 +126,13 @@ def test_a_pattern_is_searched_for_in_time_in_a_text_of_any_length(pattern: str)
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize("repetition", ["?", "*"])
+@pytest.mark.timeout(30)
+def test_a_pattern_is_searched_for_in_time_whatever_it_repeats(repetition: str) -> None:
+    pattern = f"a{repetition}" * 64 + "a" * 64
+    assert compile(f"'{'a' * 64}'.matches('{pattern}')").matches(DEVICE)
+
+
 @pytest.mark.parametrize("named", [release_of, release])
 def test_a_release_that_is_not_known_is_refused_with_those_that_are(named: Callable[[str], object]) -> None:
     with golden_error(DriverError):
