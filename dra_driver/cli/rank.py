@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
     from dra_driver.ultraserver.rendezvous.environment import group_domain, hello, own_membership
     from dra_driver.ultraserver.rendezvous.leader import lead, listen
-    from dra_driver.ultraserver.rendezvous.names import GroupNames
+    from dra_driver.ultraserver.rendezvous.names import GroupNames, services_zone, whole_name
     from dra_driver.ultraserver.rendezvous.worker import follow
 
     # PID 1 of a container has no default action for SIGTERM, and a deleted pod would run until it is killed. No cleanup
@@ -93,12 +93,13 @@ def run(args: argparse.Namespace) -> int:
     def keep(table: RankTable) -> None:
         _keep(args.env_file, table, own)
 
+    zone = "" if args.leader_address else services_zone()  # an address that is given may be outside of the cluster
     _say(f"{own.member} of {own.size}, in sets of {own.nodes} nodes" + _server(own))
     if membership.index:
-        asyncio.run(follow(own, (membership.leader, args.port), args.timeout, keep, _say))
+        asyncio.run(follow(own, (whole_name(membership.leader, zone), args.port), args.timeout, keep, _say))
     else:
         domain = group_domain(membership)
-        names = None if domain is None or not args.dns_check else GroupNames(domain)
+        names = None if domain is None or not args.dns_check else GroupNames(domain, zone=zone)
         asyncio.run(lead(own, listen(args.listen, args.port), args.timeout, keep, _say, names))
     return 0
 

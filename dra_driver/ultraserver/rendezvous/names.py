@@ -2,6 +2,8 @@
 
 LeaderWorkerSet's headless Service publishes the name and address of each pod of a group, ready or not, and of no pod of
 another namespace. So a stranger elsewhere can neither take a name of the group nor have a member's name resolve to it.
+These names end with the namespace, and a resolver that finds one nowhere in the cluster asks for it outside: where the
+namespace is called like a public domain, such as ``dev``, somebody can own it. So names are looked up whole.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dra_driver.ultraserver.rendezvous.members import Member
 from dra_driver.util import runtime
@@ -22,6 +25,28 @@ MAX_LOOKUPS = 64
 """At a time, each for another address."""
 MAX_LISTED = 4
 """Addresses in a message."""
+RESOLV_CONF = Path("/etc/resolv.conf")
+
+
+def services_zone() -> str:
+    """The domain of all Services, such as ``svc.cluster.local``, which kubelet has the resolver search; "" without it.
+
+    A pod of the host's network searches what its node does, unless its dnsPolicy is ClusterFirstWithHostNet.
+    """
+    try:
+        lines = RESOLV_CONF.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    searched = [words[1:] for words in map(str.split, lines) if words[:1] == ["search"]]
+    zones = [domain.strip(".") for domain in (searched or [[]])[-1]]
+    return next((zone for zone in zones if zone.startswith("svc.")), "")
+
+
+def whole_name(host: str, zone: str) -> str:
+    """A name of LeaderWorkerSet as the resolver looks it up in the zone alone. Without a zone, and addresses, as is."""
+    if not zone or _is_address(host):
+        return host
+    return f"{host.removesuffix(f'.{zone}')}.{zone}."
 
 
 class Lookups:
@@ -88,17 +113,19 @@ class GroupNames:
     Attributes:
         domain: what follows the pod's own name, such as ``vllm.default``; "" if nothing does.
         resolve: looks up a name that the peer with an address gave.
+        zone: that all of these names are in, see ``services_zone``; "" if they may be anywhere.
     """
 
     domain: str
     resolve: Callable[[str, str], Awaitable[frozenset[str]]] = field(default_factory=lambda: Lookups().resolve)
+    zone: str = ""
 
     async def objection(self, member: Member, peer: str) -> str:
         """Why the peer with that address is not the member, or "". It may be so later: DNS learns of a pod late."""
         if _is_address(member.host) or member.host.partition(".")[2] != self.domain:
             return f"{member} is not in the group's domain {self.domain or '(none)'}"
         try:
-            addresses = await self.resolve(member.host, _plain(peer))
+            addresses = await self.resolve(whole_name(member.host, self.zone), _plain(peer))
         except (OSError, UnicodeError) as error:
             return f"{member} is not known to DNS yet: {str(error)[:100] or 'no answer'}"
         if _plain(peer) in addresses:

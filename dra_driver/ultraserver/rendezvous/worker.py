@@ -38,7 +38,7 @@ async def follow(
 
     Args:
         own: this member's Hello.
-        leader: host and port.
+        leader: host and port; the host may end with a dot, see ``names.whole_name``.
         within: seconds for everything. The leader may come late, restart, or have no DNS name yet.
         keep: called with the complete group before it is confirmed, and again if the confirmation was lost.
         say: called with progress messages.
@@ -56,7 +56,7 @@ async def follow(
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
         raise GroupError(
-            f"{within:g} s have passed without a rank from the leader {leader[0]}:{leader[1]}: {attempts.last}",
+            f"{within:g} s have passed without a rank from the leader {_text(leader)}: {attempts.last}",
             consequence="the group cannot start",
             remedy="see the log of the leader's init container",
         ) from None
@@ -79,7 +79,7 @@ class _Attempts:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(host, port, limit=MAX_ANSWER_BYTES)
         except OSError as error:
-            self._tell(f"the leader {host}:{port} cannot be reached yet: {str(error) or 'no answer'}")
+            self._tell(f"the leader {_text(self._leader)} cannot be reached yet: {str(error) or 'no answer'}")
             return False
         try:
             writer.write(line_of(self._own))
@@ -123,6 +123,10 @@ class _Attempts:
         if text != self.last:
             self.last = text
             self._say(text)
+
+
+def _text(leader: tuple[str, int]) -> str:
+    return f"{leader[0].removesuffix('.')}:{leader[1]}"
 
 
 async def _confirm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import pytest
 
+from dra_driver.cli.main import main
 from dra_driver.ultraserver.rendezvous import leader as leader_side
 from dra_driver.ultraserver.rendezvous import names as names_side
 from dra_driver.ultraserver.rendezvous import worker as worker_side
@@ -591,6 +592,74 @@ def test_a_worker_that_was_restarted_with_another_address_comes_in_when_dns_has_
     dns.names = {"w.set": frozenset({"127.0.0.1"})}
     worker.result()
     leader.result()
+
+
+class PublicName:
+    """A resolver with kubelet's search domains, for a namespace that is also a public domain, where a name is known."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, name: str, address: str) -> None:
+        self.addresses = {f"{name}.": address}
+        self.domains = ("dev.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example")
+        self.getaddrinfo = socket.getaddrinfo
+        configuration = directory / "resolv.conf"
+        configuration.write_text(
+            f"# as kubelet writes it\nsearch x\nsearch {' '.join(self.domains)}\noptions ndots:5\n"
+        )
+        monkeypatch.setattr(names_side, "RESOLV_CONF", configuration)
+        monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
+
+    def _look_up(self, host: str, *arguments: Any, **options: Any) -> Any:
+        if host.replace(".", "").isdigit():
+            return self.getaddrinfo(host, *arguments, **options)
+        for name in [host] if host.endswith(".") else [*(f"{host}.{domain}." for domain in self.domains), f"{host}."]:
+            if name in self.addresses:
+                return self.getaddrinfo(self.addresses[name], *arguments, **options)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_a_member_has_a_name_in_the_cluster_and_not_one_outside(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dns = PublicName(monkeypatch, tmp_path, "x.vllm.dev", "127.0.0.9")
+    group = Group(2, 1, pool)
+    names = GroupNames("vllm.dev", zone=names_side.services_zone())
+    leader = group.lead(own=Member(0, "vllm-0.vllm.dev"), names=names)
+    with socket.create_connection(("127.0.0.1", group.port), timeout=SOON, source_address=("127.0.0.9", 0)) as peer:
+        peer.sendall(line_of(group.hello(Member(1, "x.vllm.dev"))))
+        assert peer.recv(4096) == b""
+    dns.addresses["vllm-0-1.vllm.dev.svc.cluster.local."] = "127.0.0.1"
+    group.follow(1, own=Member(1, "vllm-0-1.vllm.dev")).result()
+    leader.result()
+    assert {member.host for member in group.kept[0].members} == {"vllm-0.vllm.dev", "vllm-0-1.vllm.dev"}
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["by LeaderWorkerSet", "by an option"])
+def test_a_worker_calls_no_leader_outside_of_the_cluster_unless_it_is_given_that(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    port: int,
+    capsys: pytest.CaptureFixture[str],
+    given: bool,
+) -> None:
+    PublicName(monkeypatch, tmp_path, "vllm-0.vllm.dev", "127.0.0.1")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for name, value in {
+        "LWS_LEADER_ADDRESS": "vllm-0.vllm.dev",
+        "LWS_GROUP_SIZE": "2",
+        "LWS_WORKER_INDEX": "1",
+        "NEURON_RT_ULTRASERVER_MODE": "3",
+        "NEURON_RT_ULTRASERVER_SERVER_ID": SERVERS[0],
+        "NEURON_RT_ULTRASERVER_NODE_ID": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    options = ["--env-file", str(tmp_path / "env"), "--port", str(port), "--timeout", "1"]
+    with socket.create_server(("127.0.0.1", port)) as stranger:
+        stranger.setblocking(False)
+        status = main(["rank", *options, *(["--leader-address", "vllm-0.vllm.dev"] if given else [])])
+        assert status == 1
+        assert ("cannot be reached yet" in capsys.readouterr().out) != given
+        with contextlib.nullcontext() if given else pytest.raises(BlockingIOError):
+            stranger.accept()[0].close()
 
 
 def test_names_are_looked_up_on_this_machine() -> None:
