@@ -51,6 +51,13 @@ def read(text: str) -> object:
     return value["key"]
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("start", ["1e", "-", "1", "0x", ".1"])
+def test_a_long_text_is_told_from_a_number_in_time(start: str) -> None:
+    text = f"{start}{'_' * 200_000}z"
+    assert read(text) == text
+
+
 def kubectl_reads(directory: Path, text: str) -> str:
     """A file with ConfigMap data, as JSON."""
     assert KUBECTL is not None

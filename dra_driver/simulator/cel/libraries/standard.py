@@ -38,10 +38,11 @@ TIMES = (TIMESTAMP, DURATION)
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _REAL = re.compile(
-    r"[+-]?(?:(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*[pP][+-]?[0-9]+"
-    r"|(?i:inf|infinity|nan))",
+    r"[+-]?(?:(?:[0-9]++(?:_[0-9]++)*+\.?[0-9]*+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+    r"|0[xX][0-9a-fA-F]*+\.?[0-9a-fA-F]*+[pP][+-]?[0-9]+|(?i:inf|infinity|nan))",
     re.ASCII,
 )
+"""Without a way back into the digits: else, a long text with a wrong end takes quadratic time."""
 _BOOLS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "false", "FALSE", "False"), False
 )

@@ -133,6 +133,14 @@ def test_a_pattern_is_searched_for_in_time_whatever_it_repeats(repetition: str) 
     assert compile(f"'{'a' * 64}'.matches('{pattern}')").matches(DEVICE)
 
 
+@pytest.mark.parametrize("start", ["1", "0x1"])
+@pytest.mark.timeout(30)
+def test_a_long_text_is_told_from_a_number_in_time(start: str) -> None:
+    long = doubled("'1'", 17, f"double('{start}' + {{x}} + 'z') > 1.0")
+    with pytest.raises(CelError, match="type conversion error from 'string' to 'double'"):
+        compile(long).matches(DEVICE)
+
+
 @pytest.mark.parametrize("named", [release_of, release])
 def test_a_release_that_is_not_known_is_refused_with_those_that_are(named: Callable[[str], object]) -> None:
     with golden_error(DriverError):
