@@ -307,6 +307,10 @@ def test_the_token_of_another_driver_writes_no_slices_of_this_one_for_other_node
     path = f"{SLICES}/{theirs['metadata']['name']}"
     fewer = theirs | {"spec": theirs["spec"] | {"devices": theirs["spec"]["devices"][:1]}}
     assert f'only with spec.nodeName "{own}"' in denied(neighbour, "PUT", path, fewer)
+    newer = {"annotations": {"neuron.aws.com/published-by": "boot/99999999999/x"}}
+    for metadata in (newer, {"labels": {"a": "b"}}, {"finalizers": ["example.com/x"]}, {"ownerReferences": [OWNER]}):
+        changed = theirs | {"metadata": theirs["metadata"] | metadata}
+        assert f'only with spec.nodeName "{own}"' in denied(neighbour, "PUT", path, changed)
     create(new_slice(own))
     create(new_slice(other, driver="example.com"))
     create(new_slice(own, pool="x", driver="example.com"))

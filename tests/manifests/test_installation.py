@@ -626,6 +626,10 @@ def test_nodes_and_their_pods_write_slices_of_this_driver_to_their_own_pools_onl
         f"object.spec.driver == '{DRIVER_NAME}'",
         "'system:nodes' in request.userInfo.groups",
         "authentication.kubernetes.io/node-name",
+        *(
+            f"object.metadata.?{name} != oldObject.metadata.?{name}"
+            for name in ("annotations", "labels", "finalizers", "ownerReferences")
+        ),
     ):
         assert part in condition["expression"]
     pools, nodes = (item["expression"] for item in spec["validations"])

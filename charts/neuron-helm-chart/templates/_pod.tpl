@@ -405,10 +405,15 @@ spec:
   - name: is-not-the-driver
     expression: request.userInfo.username != "{{ include "neuron.user" .workload }}"
   {{- end }}
-  # Who writes again what is there, as a migration of stored objects does, changes nothing.
+  # Who writes again what is there, as a migration of stored objects does, changes nothing. What metadata says counts, too:
+  # a driver leaves a slice alone whose annotation names a newer instance, and an owner that is gone takes it along.
   - name: is-a-node-or-a-pod-of-one-with-a-slice-of-this-driver
     expression: >-
-      object.spec.driver == 'neuron.aws.com' && (request.operation == 'CREATE' || object.spec != oldObject.spec) &&
+      object.spec.driver == 'neuron.aws.com' && (request.operation == 'CREATE' || object.spec != oldObject.spec ||
+      object.metadata.?annotations != oldObject.metadata.?annotations ||
+      object.metadata.?labels != oldObject.metadata.?labels ||
+      object.metadata.?finalizers != oldObject.metadata.?finalizers ||
+      object.metadata.?ownerReferences != oldObject.metadata.?ownerReferences) &&
       ((has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups) ||
       request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('') != '')
   variables:
